@@ -1,0 +1,1 @@
+"""What crosses a process boundary: values, their parsers and their JSON Schema. No I/O."""

@@ -1,0 +1,53 @@
+"""Which package may import which: the house's plan as data, held against the imports by a test.
+
+`own` lists the packages of ours that a package may import (beside itself and `lnk`), `distributions` what it may
+take from outside the standard library. A program's sandbox reads its import closure, computed from here.
+"""
+
+from typing import NamedTuple
+
+
+class Layer(NamedTuple):
+    own: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+
+
+LAYERS: dict[str, Layer] = {
+    "lnk.errors": Layer(),
+    "lnk.lines": Layer(distributions=("msgspec",)),
+    "lnk.layers": Layer(),
+    "lnk.folder": Layer(own=("lnk.errors",)),
+    "lnk.mcp": Layer(own=("lnk.errors", "lnk.lines"), distributions=("msgspec",)),
+    "lnk.contract": Layer(own=("lnk.errors",), distributions=("msgspec",)),
+    "lnk.memory": Layer(
+        own=("lnk.errors", "lnk.folder", "lnk.contract"),
+        distributions=("apsw", "msgspec", "pathspec", "chardet"),
+    ),
+    "lnk.service": Layer(
+        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.memory"),
+        distributions=("msgspec",),
+    ),
+    "lnk.agent": Layer(
+        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract"),
+        distributions=("msgspec",),
+    ),
+    "lnk.cli": Layer(
+        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.agent"),
+        distributions=("msgspec",),
+    ),
+}
+
+
+def layer_of(module: str) -> str | None:
+    """The layer a module belongs to: `lnk.memory.index` -> `lnk.memory`; None outside the plan."""
+    parts = module.split(".")
+    name = ".".join(parts[:2])
+    return name if name in LAYERS else None
+
+
+def closure(layer: str) -> tuple[str, ...]:
+    """Every package of ours that a program of `layer` may load, itself first."""
+    found = [layer]
+    for name in found:
+        found.extend(own for own in LAYERS[name].own if own not in found)
+    return tuple(found)

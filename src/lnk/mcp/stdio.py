@@ -1,0 +1,177 @@
+"""A server's session over two descriptors: one loop reads and writes, one thread makes the calls.
+
+Nothing grows without a limit: where the client does not read its answers, no more of its lines are read.
+"""
+
+import contextlib
+import os
+import queue
+import select
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from lnk.lines import LINE_BYTES_MAX, Lines
+from lnk.mcp.server import Call, Cancelled, Reply, Service, Session
+
+CALLS_MAX: Final = 32  # calls that wait at once; with more, the client's lines wait in its pipe
+UNREAD_BYTES_MAX: Final = 1 << 20  # answers that the client has not read
+END_WAIT_S: Final = 1.5  # after the end of input, for calls under way; the process ends within 2 s
+_READ_BYTES: Final = 1 << 16
+# A pipe that polls as writable takes this much without waiting (POSIX PIPE_BUF is at least 512, Linux has 4,096).
+_WRITE_BYTES: Final = select.PIPE_BUF
+
+
+class Work(Protocol):
+    """What makes the calls of a session."""
+
+    def __call__(self, call: Call, session: Session, progress: Callable[[int, int, str], None]) -> Reply | None:
+        """Make the call, and give `session.result` or `session.error` of it. Never raises."""
+
+    def cancel(self, call: Call) -> None:
+        """Stop this call, if it is the one under way. Called from another thread."""
+
+
+def serve(service: Service, work: Work, source: int, sink: int) -> bool:
+    """Serve one session until `source` ends or `sink` has no reader. False where a call was still under way then."""
+    return _Stdio(service, work, source, sink).run()
+
+
+class _Stdio:
+    def __init__(self, service: Service, work: Work, source: int, sink: int) -> None:
+        self._session = Session(service)
+        self._work = work
+        self._source, self._sink = source, sink
+        self._lines = Lines(LINE_BYTES_MAX)
+        self._out: deque[bytes] = deque()
+        self._unread = 0
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards the session and the answers that wait
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._gone = False
+        # A file or a terminal is always ready and no terminal may be set not to wait: those are just written.
+        self._polled = stat.S_ISFIFO(os.fstat(sink).st_mode) or stat.S_ISSOCK(os.fstat(sink).st_mode)
+
+    def run(self) -> bool:
+        worker = threading.Thread(target=self._make_calls, name="calls", daemon=True)
+        worker.start()
+        try:
+            self._loop()
+            answered = self._finish()
+        finally:
+            self._calls.put(None)
+        if answered:
+            worker.join()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+        return answered
+
+    def _loop(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        while not self._gone:
+            reading = self._unread < UNREAD_BYTES_MAX and self._session.waiting < CALLS_MAX
+            # Registered even while not read, for POLLHUP: a client that ended both ends it all.
+            poll.register(self._source, select.POLLIN if reading else 0)
+            if self._out:
+                poll.register(self._sink, select.POLLOUT)
+            else:
+                poll.register(self._sink, 0)
+            ready = dict(poll.poll())
+            if self._wake_read in ready:
+                os.read(self._wake_read, _READ_BYTES)
+            if self._sink in ready or (self._out and not self._polled):
+                self._write()
+            how = ready.get(self._source, 0)
+            if how and not self._read(reading, bool(how & select.POLLIN)):
+                return
+
+    def _read(self, reading: bool, ready: bool) -> bool:
+        """False at the end of input."""
+        if not reading:
+            return False  # only POLLHUP or an error is told then: nobody will write more, and nobody reads
+        if not ready:
+            return False
+        try:
+            data = os.read(self._source, _READ_BYTES)
+        except OSError:
+            return False
+        lines = self._lines.feed(data)
+        if not data and (rest := self._lines.rest()) is not None:
+            lines = [rest]
+        for line in lines:
+            with self._lock:
+                actions = self._session.receive(line)
+            for action in actions:
+                if isinstance(action, Reply):
+                    self._put(action)
+                elif isinstance(action, Call):
+                    self._calls.put(action)
+                elif isinstance(action, Cancelled):
+                    self._work.cancel(action.call)
+        return bool(data)
+
+    def _put(self, reply: Reply) -> None:
+        with self._lock:
+            self._out.append(reply.line)
+            self._unread += len(reply.line)
+
+    def _write(self) -> None:
+        with self._lock:
+            if not self._out:
+                self._gone = self._polled  # told of the sink with nothing to write: its reader is gone
+                return
+            line = self._out[0]
+        try:
+            count = os.write(self._sink, line[:_WRITE_BYTES] if self._polled else line)
+        except OSError:
+            self._gone = True
+            return
+        with self._lock:
+            self._unread -= count
+            if count == len(line):
+                self._out.popleft()
+            else:
+                self._out[0] = line[count:]
+
+    def _make_calls(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if not self._session.wants(call):
+                continue
+            reply = self._work(call, self._session, self._progress(call))
+            if reply is not None:
+                self._put(reply)
+            with contextlib.suppress(OSError):
+                os.write(self._wake_write, b"1")
+
+    def _progress(self, call: Call) -> Callable[[int, int, str], None]:
+        def tell(done: int, of: int, message: str) -> None:
+            with self._lock:
+                word = self._session.progress(call, done, of, message)
+            if word is not None:
+                self._put(word)
+                with contextlib.suppress(OSError):
+                    os.write(self._wake_write, b"1")
+
+        return tell
+
+    def _finish(self) -> bool:
+        """After the end of input: what is under way is answered, if it takes no long time."""
+        until = time.monotonic() + END_WAIT_S
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        while not self._gone and (self._session.waiting or self._out):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            poll.register(self._sink, select.POLLOUT if self._out else 0)
+            ready = dict(poll.poll(left * 1000))
+            if self._wake_read in ready:
+                os.read(self._wake_read, _READ_BYTES)
+            if self._sink in ready or (self._out and not self._polled):
+                self._write()
+        return self._session.waiting == 0

@@ -1,0 +1,198 @@
+"""Text to the words that are indexed, and a question to the terms that are looked up: one analysis for both.
+
+FTS5's unicode61 lower-cases, strips accents and cuts at what is no letter or digit. Before it, this module does
+what unicode61 cannot: compatible forms (NFKC), letters that are no accents (ß, ł, ı), marks of Arabic and Hebrew,
+scripts without spaces (every two neighbouring characters, and each last one), `C++` and its kin, emoji. What a
+word holds besides itself (`foo_bar`'s parts need nothing; `getUserName` does) goes into a column of its own.
+"""
+
+import re
+import unicodedata
+from typing import Final, NamedTuple
+from zlib import crc32
+
+# Raised with any change of what comes out here: an index made by another analysis is analysed again.
+ANALYSIS: Final = f"1 unicode {unicodedata.unidata_version}"
+TOKENIZER: Final = "unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
+
+TERMS_MAX: Final = 64  # 64 terms cost 2 ms, 20,000 cost 71: nobody types more
+_MEMO_MAX: Final = 50_000  # words kept with what they hold, about 10 MB
+
+# Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul and their extensions: written without spaces, or, as Korean,
+# with endings that hang on the word.
+_UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0edf\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3031-\u3035\u3040-\u30ff"
+    "\u3105-\u312f\u3131-\u318e\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+_RUN = re.compile(f"[{_UNSPACED}]+")
+_EMOJI = re.compile("[\u2190-\u2bff\U0001f000-\U0001faff]")
+_FOLD = str.maketrans(
+    {
+        **{"ß": "ss", "ẞ": "SS", "œ": "oe", "Œ": "OE", "æ": "ae", "Æ": "AE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L"},
+        **{"đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "TH", "ħ": "h", "Ħ": "H", "ı": "i", "İ": "I"},
+        **{"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "‐": "-", "‑": "-", "ς": "σ"},
+        **{"أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ى": "ي", "ؤ": "و", "ئ": "ي", "ـ": None},
+    }
+)
+# Hebrew points, Arabic vowels, and what is there but not seen: zero width, soft hyphen, variation selectors.
+_UNSEEN = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8"
+    "\u00ad\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff]"
+)
+_SPECIAL = re.compile(r"(?<!\w)(?:([cfj])#(?!\w)|(c)\+\+(?!\w)|\.(net)\b)", re.IGNORECASE)
+_WORD = re.compile(r"\w+(?:['-]\w+)*")
+_SPACED_UNIT = re.compile(r"\d[\d.,]* [A-Za-z%]{1,3}\b")
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z][a-z]*")
+_MIXED = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+_VERSION = re.compile(r"\b[vV](\d+(?:\.\d+)+)")
+_LEADING = re.compile(r"(\d+)([^\W\d_]+)?")
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+class Analysed(NamedTuple):
+    """A text's columns for FTS5, and its words as they stand in it, for `sketch`."""
+
+    body: str
+    extra: str
+    words: list[str]
+
+
+class _Held(dict[str, str]):
+    """A word -> what it holds besides itself, worked out once: words repeat."""
+
+    def __missing__(self, word: str) -> str:
+        if len(self) >= _MEMO_MAX:
+            self.clear()
+        found = self[word] = _held(word)
+        return found
+
+
+class _Marks(dict[str, int]):
+    """A word -> 32 bits that stand for it, the same in every process."""
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= _MEMO_MAX:
+            self.clear()
+        found = self[word] = crc32(word.lower().encode())
+        return found
+
+
+_holds = _Held()
+_marks = _Marks()
+
+
+def forget() -> None:
+    """Give back what was kept to index faster."""
+    _holds.clear()
+    _marks.clear()
+
+
+def analyse(text: str) -> Analysed:
+    """The columns of `text`."""
+    folded = fold(text)
+    body = folded if folded.isascii() else _RUN.sub(_pairs, folded)
+    words = _WORD.findall(body)
+    extra = [held for word in set(words) if (held := _holds[word])]
+    if _SPACED_UNIT.search(folded):
+        extra.extend(found.replace(" ", "") for found in _SPACED_UNIT.findall(folded))
+    if "v" in folded or "V" in folded:
+        extra.extend(_VERSION.findall(folded))
+    return Analysed(body, " ".join(sorted(extra)), words)
+
+
+def fold(text: str) -> str:
+    """`text` in the form in which its words are compared, but for case and accents, which FTS5 takes off."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).translate(_FOLD)
+        text = _EMOJI.sub(_emoji, _UNSEEN.sub("", text))
+    if "#" in text or "++" in text or ".n" in text or ".N" in text:
+        text = _SPECIAL.sub(_named, text)
+    return text.replace("\0", " ")
+
+
+def terms(query: str) -> list[str]:
+    """The terms of a question as FTS5 takes them, each quoted, at most TERMS_MAX, each once, in the question's order.
+
+    None where it holds no word. A run of a script without spaces gives each two neighbours, one character alone
+    whatever begins with it; anything else is one term, in which all parts of a word stand next to each other.
+    """
+    found: dict[str, None] = {}
+    for word in fold(query).split():
+        at = 0
+        for run in _RUN.finditer(word):
+            _add_word(word[at : run.start()], found)
+            _add_run(run[0], found)
+            at = run.end()
+        _add_word(word[at:], found)
+        if len(found) >= TERMS_MAX:
+            break
+    return list(found)[:TERMS_MAX]
+
+
+def _add_word(word: str, found: dict[str, None]) -> None:
+    if not word or not _NO_WORD.sub("", word):
+        return
+    found[_quoted(word.lower())] = None
+    joined = word.replace("'s", "").replace("'", "").replace("-", "")
+    if joined != word and _NO_WORD.sub("", joined) == joined:
+        found[_quoted(joined.lower())] = None
+
+
+def _add_run(run: str, found: dict[str, None]) -> None:
+    if len(run) == 1:
+        found[_quoted(run) + "*"] = None
+    for at in range(len(run) - 1):
+        found[_quoted(run[at : at + 2])] = None
+
+
+def _quoted(term: str) -> str:
+    return '"' + term.replace('"', '""') + '"'
+
+
+def _pairs(run: re.Match[str]) -> str:
+    text = run[0]
+    return " " + " ".join([text[at : at + 2] for at in range(len(text))]) + " "
+
+
+def _emoji(found: re.Match[str]) -> str:
+    return f" zzu{ord(found[0]):x} "
+
+
+def _named(found: re.Match[str]) -> str:
+    if found[1]:
+        return f" zz{found[1]}sharp "
+    return " zzcplusplus " if found[2] else " zzdotnet "
+
+
+def _held(word: str) -> str:
+    if "-" in word or "'" in word:
+        joined = re.sub("'s$", "", word).replace("-", "").replace("'", "")
+        inner = [held for part in re.split("['-]", word) if (held := _holds[part])]
+        return " ".join([joined, *inner])
+    if word[0].isdigit():
+        found = _LEADING.match(word)
+        return " ".join(filter(None, found.groups())) if found and found[1] != word else ""
+    if word.islower() or not word.isascii() or not _MIXED.search(word):
+        return ""
+    parts = _CAMEL.findall(word)
+    if len(parts) < 2:
+        return ""
+    return " ".join([*parts, *(first + second for first, second in zip(parts, parts[1:], strict=False))])
+
+
+SKETCH_MARKS: Final = 32  # the estimate of a share of words is then off by 7 points: enough to pick who is compared
+SHORT_WORDS: Final = 20  # from so many words on, nine in ten make a copy; below, all
+
+
+def sketch(words: list[str]) -> bytes:
+    """What stands for a document's words when copies are looked for.
+
+    A short document: all its words whatever their order, so equal means the same words. A longer one: the
+    SKETCH_MARKS lowest marks of its distinct words, whose share in common estimates that of the words
+    (Broder, "On the resemblance and containment of documents", 1997).
+    """
+    if len(words) < SHORT_WORDS:
+        return " ".join(sorted(word.lower() for word in words)).encode()
+    lowest = sorted({_marks[word] for word in set(words)})[:SKETCH_MARKS]
+    return b"".join(mark.to_bytes(4, "big") for mark in lowest)

@@ -1,0 +1,372 @@
+"""The index file: opened or made, written to, and checked. One SQLite file, its schema in `schema.sql`.
+
+Everything in it is derived from the folder but the first-seen times and the list of what was removed. So one that
+is missing, broken, another program's or a newer version's is made again, and that is said (`Index.made_again`).
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from lnk.errors import Conflict, Corrupt, Full, LinkError, Refused, Unavailable, from_os
+from lnk.folder import Folder
+from lnk.memory.analyse import ANALYSIS
+from lnk.memory.names import folded_name
+from lnk.memory.parse import Parsed, columns
+
+FILE: Final = "index.sqlite"
+LOCK: Final = "index.lock"
+VERSION: Final = 1
+APPLICATION: Final = 0x4C4E4B4D  # "LNKM"
+CHUNK_BITS: Final = 20
+REMOVED_MAX: Final = 10_000
+
+_BUSY_MS: Final = 10_000  # another process's transaction is over long before
+_CACHE_KIB: Final = 4096
+_SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
+_BROKEN = (apsw.CorruptError, apsw.NotADBError)
+
+
+class Found(NamedTuple):
+    """A file as a listing saw it: `stamp` tells whether it changed; times in ns; `left_out` says why it is not read."""
+
+    path: str
+    kind: str
+    stamp: bytes
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    left_out: str | None
+
+
+class Index:
+    """One connection to the index, for one thread. `state` is the folder that it lies in."""
+
+    def __init__(self, state: Folder) -> None:
+        """Opens the index, or makes it. Raises Refused, Full or Unavailable where that cannot be done."""
+        self._state = state
+        self.made_again: str | None = None
+        with _made_one_at_a_time(state):
+            self.db = self._open_or_make()
+        self.inode = self._inode()
+
+    def close(self) -> None:
+        """Give the connection back; the last one over all processes folds the log into the file."""
+        self.db.close()
+
+    @property
+    def path(self) -> str:
+        return f"{self._state.path}/{FILE}"
+
+    def replaced(self) -> bool:
+        """Whether the file was deleted, or made again by another process, since it was opened."""
+        return self._inode() != self.inode
+
+    def discard(self) -> None:
+        """Throw the file away because it is damaged, unless another process has made it again already."""
+        with _made_one_at_a_time(self._state):
+            if not self.replaced():
+                self._unlink()
+
+    def _unlink(self) -> None:
+        for side in _SIDE_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(FILE + side, dir_fd=self._state.fd)
+
+    def _inode(self) -> int:
+        with contextlib.suppress(OSError):
+            found = self._state.stat(FILE)
+            return found.st_ino if found else 0
+        return 0
+
+    # ------------------------------------------------------------ opening
+
+    def _open_or_make(self) -> apsw.Connection:
+        why = None
+        if self._inode():
+            try:
+                db = self._connect()
+                why = _wrong(db)
+                if why is None:
+                    return db
+                db.close()
+            except _BROKEN:
+                why = "it was damaged"
+            except apsw.Error as error:
+                raise translated(error, self.path) from None
+        try:
+            self._unlink()
+            # Made here, so that its mode, which SQLite gives to the files beside it too, is ours.
+            os.close(os.open(FILE, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._state.fd))
+            db = self._connect()
+            self._make(db, why)
+        except OSError as error:
+            raise from_os(error, f"make the index in {self._state.path}") from None
+        except apsw.Error as error:
+            raise translated(error, self.path) from None
+        self.made_again = why
+        return db
+
+    def _connect(self) -> apsw.Connection:
+        path = os.path.realpath(self._state.path)
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+        db = apsw.Connection(f"{path}/{FILE}", flags=flags)
+        db.set_busy_timeout(_BUSY_MS)
+        for pragma in (
+            "trusted_schema=OFF",
+            "cell_size_check=ON",
+            "secure_delete=ON",
+            "recursive_triggers=ON",
+            "temp_store=MEMORY",
+            f"cache_size=-{_CACHE_KIB}",
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+        ):
+            db.execute(f"PRAGMA {pragma}")
+        return db
+
+    def _make(self, db: apsw.Connection, why: str | None) -> None:
+        schema = files("lnk.memory").joinpath("schema.sql").read_text("utf-8")
+        made = time.time_ns() // 1000
+        with db:
+            db.execute(schema)
+            facts = {"analysis": ANALYSIS, "clock": made, "made": made, "again": why, "name": os.urandom(6).hex()}
+            db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+            db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
+
+    # ------------------------------------------------------------ reading
+
+    def fact(self, name: str) -> Any:
+        """The value of a fact, or None."""
+        return self.value("SELECT value FROM facts WHERE name = ?", name)
+
+    def set_fact(self, name: str, value: Any) -> None:
+        """Keeps a fact."""
+        self.db.execute(
+            "INSERT INTO facts VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2 WHERE value IS NOT ?2",
+            (name, value),
+        )
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return list(self.db.execute(sql, values))
+
+    def value(self, sql: str, *values: Any) -> Any:
+        """The first value of a query's first row, or None."""
+        return self.db.execute(sql, values).get
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is read inside is of one moment. Raises Corrupt, Unavailable."""
+        try:
+            with self.db:
+                yield
+        except apsw.Error as error:
+            raise translated(error, self.path) from None
+
+    # ------------------------------------------------------------ writing
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Holds the kernel lock under which the index is brought up to date: one process at a time."""
+        try:
+            fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._state.fd)
+        except OSError as error:
+            raise from_os(error, f"lock the index in {self._state.path}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def writing(self, *, durable: bool = False) -> Iterator[None]:
+        """One transaction. `durable`: on the disk when it ends, for what cannot be derived again. Raises Full, …"""
+        try:
+            self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.db.execute("COMMIT")
+            except BaseException:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+                raise
+        except apsw.Error as error:
+            raise translated(error, self.path) from None
+
+    def tick(self) -> int:
+        """The index's time now, in microseconds: later than every time it gave before. Inside `writing`."""
+        now = max(time.time_ns() // 1000, (self.fact("clock") or 0) + 1)
+        self.set_fact("clock", now)
+        return now
+
+    def wait_for(self, found: Iterable[Found], seen: int) -> None:
+        """Rows for files that are to be indexed, as first seen at `seen` (0: they were there before)."""
+        self.db.executemany(
+            "INSERT INTO documents (path, name, kind, title, stamp, bytes, changed, seen, noted, altered)"
+            " VALUES (?, ?, ?, ?, x'', ?, ?, ?, ?, ?)",
+            (
+                (one.path, folded_name(one.path), one.kind, "", one.bytes, one.mtime_ns // 10**9, seen, seen, seen)
+                for one in found
+            ),
+        )
+
+    def put(self, found: Found, parsed: Parsed, at: int) -> None:
+        """The document as it is now: its row, chunks, words and links, in place of what was there."""
+        had = self.db.execute(
+            "SELECT id, digest, left_out FROM documents WHERE path = ?", (found.path,)
+        ).fetchone()
+        changed = max(0, min(found.mtime_ns, at * 1000)) // 10**9
+        altered = max(0, min(at, max(found.mtime_ns, found.ctime_ns) // 1000))
+        waited = had is not None and had[1] is None and had[2] is None
+        if had is None:
+            sql = (
+                "INSERT INTO documents (path, name, kind, title, stamp, bytes, changed, seen, noted, altered)"
+                " VALUES (?, ?, ?, '', x'', 0, 0, ?, ?, ?)"
+            )
+            self.db.execute(sql, (found.path, folded_name(found.path), found.kind, at, at, altered))
+            self.db.execute("DELETE FROM removed WHERE path = ?", (found.path,))
+            document = self.db.last_insert_rowid()
+        else:
+            document = had[0]
+            self._take_out(document)
+        self.db.execute(
+            "UPDATE documents SET title = ?, stamp = ?, bytes = ?, changed = ?, digest = ?, lines = ?, words = ?,"
+            " sketch = ?, left_out = ? WHERE id = ?",
+            (parsed.title, found.stamp, found.bytes, changed, parsed.digest, parsed.lines, parsed.words, parsed.sketch)
+            + (parsed.left_out, document),
+        )
+        if had is not None and not waited:
+            self.db.execute("UPDATE documents SET noted = ?, altered = ? WHERE id = ?", (at, altered, document))
+        first = document << CHUNK_BITS
+        self.db.executemany(
+            "INSERT INTO chunks VALUES (?, ?, ?)",
+            ((first + number, chunk.first_line, chunk.text) for number, chunk in enumerate(parsed.chunks)),
+        )
+        self.db.executemany(
+            "INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)",
+            ((first + number, *row) for number, row in enumerate(parsed.rows)),
+        )
+        self.db.executemany(
+            "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            ((document, number, *link) for number, link in enumerate(parsed.links)),
+        )
+
+    def same(self, found: Found) -> None:
+        """The file was written again with the same bytes: nothing is indexed again."""
+        self.db.execute(
+            "UPDATE documents SET stamp = ?, changed = ? WHERE path = ?",
+            (found.stamp, max(0, min(found.mtime_ns, time.time_ns())) // 10**9, found.path),
+        )
+
+    def drop(self, paths: Sequence[str], at: int) -> None:
+        """These files are gone: only path and title stay, among the latest REMOVED_MAX."""
+        for path in paths:
+            row = self.db.execute(
+                "SELECT id, title, kind, left_out IS NULL AND digest IS NOT NULL FROM documents WHERE path = ?", (path,)
+            ).fetchone()
+            if row is None:
+                continue
+            document, title, kind, indexed = row
+            self._take_out(document)
+            self.db.execute("DELETE FROM documents WHERE id = ?", (document,))
+            if indexed:
+                self.db.execute(
+                    "INSERT INTO removed VALUES (?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET"
+                    " title = excluded.title, kind = excluded.kind, removed = excluded.removed",
+                    (path, title, kind, at),
+                )
+        self.db.execute(
+            "DELETE FROM removed WHERE removed < (SELECT min(removed) FROM"
+            " (SELECT removed FROM removed ORDER BY removed DESC LIMIT ?))",
+            (REMOVED_MAX,),
+        )
+        over = (self.value("SELECT count(*) FROM removed") or 0) - REMOVED_MAX
+        if over > 0:  # several of one moment
+            self.db.execute(
+                "DELETE FROM removed WHERE path IN (SELECT path FROM removed ORDER BY removed, path LIMIT ?)", (over,)
+            )
+
+    def _take_out(self, document: int) -> None:
+        """A document's chunks, words and links. FTS5 must be told the words that it was given to take them out."""
+        first, last = document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
+        title, path = self.db.execute("SELECT title, path FROM documents WHERE id = ?", (document,)).fetchone()
+        for chunk, text in self.rows("SELECT id, text FROM chunks WHERE id BETWEEN ? AND ?", first, last):
+            row = columns(title, path, chunk - first, text)
+            self.db.execute(
+                "INSERT INTO words (words, rowid, title, body, extra) VALUES ('delete', ?, ?, ?, ?)", (chunk, *row)
+            )
+        self.db.execute("DELETE FROM chunks WHERE id BETWEEN ? AND ?", (first, last))
+        self.db.execute("DELETE FROM links WHERE document = ?", (document,))
+
+    def analyse_again(self) -> None:
+        """All words made again from the chunks, for an index whose words another analysis gave."""
+        self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        rows = self.rows(
+            "SELECT chunks.id, title, path, text FROM chunks JOIN documents ON documents.id = chunks.id >> ?", CHUNK_BITS
+        )
+        for chunk, title, path, text in rows:
+            row = columns(title, path, chunk & (1 << CHUNK_BITS) - 1, text)
+            self.db.execute("INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)", (chunk, *row))
+        self.set_fact("analysis", ANALYSIS)
+
+    def clear(self) -> None:
+        """Everything to be indexed again: what is derived goes, first-seen times and the removed list stay."""
+        self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        self.db.execute("DELETE FROM chunks; DELETE FROM links")
+        self.db.execute("UPDATE documents SET stamp = x'', digest = NULL, left_out = NULL, sketch = NULL, words = 0")
+
+    def overwrite(self) -> None:
+        """Nothing deleted stays in the log beside the file, where no other process reads it just now."""
+        self.db.set_busy_timeout(0)
+        with contextlib.suppress(apsw.BusyError, apsw.LockedError):
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self.db.set_busy_timeout(_BUSY_MS)
+
+
+def translated(error: apsw.Error, path: str) -> LinkError:
+    """SQLite's error as one of ours, saying what to do."""
+    if isinstance(error, _BROKEN):
+        return Corrupt(f"The index {path} is damaged; it is made again by itself, or by `lnk agent memory reindex`.")
+    if isinstance(error, apsw.FullError):
+        return Full(f"The disk that holds the index {path} is full; free some space and ask again.")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return Unavailable(f"The index {path} is locked by another program; ask again in a moment.")
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
+        return Refused(f"The index {path} cannot be opened for writing; check the folder's owner and mode.")
+    if isinstance(error, apsw.InterruptError):
+        return Conflict("The call was cancelled.")
+    return Unavailable(f"The index {path} could not be used: {error}.")
+
+
+def _wrong(db: apsw.Connection) -> str | None:
+    """Why this file is not an index of this version, or None where it is."""
+    application = db.pragma("application_id")
+    version = db.pragma("user_version")
+    if application == 0 and version == 0:
+        return "it was not finished"
+    if application != APPLICATION:
+        return "it was another program's file"
+    if version != VERSION:
+        return f"it was of version {version}, and this program's is {VERSION}"
+    db.execute("SELECT value FROM facts WHERE name = 'name'").get  # noqa: B018
+    db.execute("SELECT count(*) FROM documents WHERE id < 2").get  # noqa: B018
+    return None
+
+
+@contextmanager
+def _made_one_at_a_time(state: Folder) -> Iterator[None]:
+    """Two processes that start at once make one index: the folder's kernel lock, held for the opening alone."""
+    try:
+        with state.locked():
+            yield
+    except OSError as error:
+        raise from_os(error, f"lock the folder {state.path}") from None

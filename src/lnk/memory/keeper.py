@@ -1,0 +1,450 @@
+"""Brings the index up to date with the folder, in a thread of its own, when a call asks for it.
+
+A call sees every change made before it began: either the kernel proves that there was none, or the folder is
+looked at first. The first index runs behind, and a call that cannot wait for it says how far it is. A folder that
+cannot be read for the moment is never taken for an empty one.
+"""
+
+import contextlib
+import os
+import stat as stat_module
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from lnk.errors import Corrupt, LinkError, Missing
+from lnk.folder import Folder, read_all
+from lnk.memory.analyse import ANALYSIS, forget
+from lnk.memory.index import Found, Index
+from lnk.memory.parse import Parsed, digest_of, left_out, parse
+from lnk.memory.text import FILE_BYTES_MAX
+from lnk.memory.walk import IGNORE_FILE, Report, Source, stamp
+from lnk.memory.watch import Watch
+
+FIRST_WAIT_S: Final = 2.0  # how long a call waits for the first index before it says how far it is
+WAIT_S: Final = 20.0  # and for any later change: a client gives up after 30 s at the earliest
+BEGIN_S: Final = 0.25  # after start, so that `initialize` and `tools/list` have the processor first
+TELL_S: Final = 0.25  # how often a waiting call tells its progress
+RESCAN_S: Final = 60.0  # what the kernel does not tell of (a mapped file) is found by a scan this often, behind
+BATCH_CHARS: Final = 1 << 20  # a transaction's worth: small enough to be over before anyone waits for it
+BATCH_FILES: Final = 250
+SHARED_MAX: Final = 1000  # files with several names are looked at one by one; with more, each call scans
+RACY_NS: Final = 50_000_000  # a file changed so shortly before it was read may change again under the same stamp
+READ_TRIES: Final = 3
+_TROUBLES_MAX: Final = 3  # said in one answer
+
+
+class Freshness(NamedTuple):
+    """How far the index is behind the folder: nothing when `indexed` and `stale` are None."""
+
+    indexed: tuple[int, int] | None
+    stale: str | None
+
+
+class Keeper:
+    """Owns the writing connection. `fresh` before each call; `stop` at the end."""
+
+    def __init__(self, index: Callable[[], Index], sources: list[Source]) -> None:
+        self._open = index
+        self._sources = [_Part(source) for source in sources]
+        self._index: Index | None = None
+        self._state = threading.Condition()
+        self._asked = 0  # look requests made, and the latest that is answered
+        self._answered = 0
+        self._full = True  # the next look must list everything
+        self._stopping = False
+        self._begun = threading.Event()
+        self._done, self._of = 0, 0
+        self._complete = False
+        self._stale: str | None = None
+        self._scanned = 0.0
+        self._known: dict[str, bytes] = {}
+        self._version: object = None
+        self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+
+    def start(self) -> None:
+        """Begin to index, behind."""
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> bool:
+        """End at the next document. False where that did not happen within `wait_s`."""
+        with self._state:
+            self._stopping = True
+            self._state.notify_all()
+        self._begun.set()
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def look_again(self) -> None:
+        """Forget what was proved: the next look lists everything."""
+        with self._state:
+            self._full = True
+
+    def fresh(self, progress: Callable[[int, int], None] | None = None, wait_s: float | None = None) -> Freshness:
+        """Waits until every change made before this call is indexed, or as long as is sensible."""
+        self._begun.set()
+        began = time.monotonic()
+        with self._state:
+            if self._answered != self._asked or not self._proved():
+                self._asked += 1
+                self._state.notify_all()
+            elif began - self._scanned > RESCAN_S:
+                self._full = True
+                self._asked += 1
+                self._state.notify_all()
+                return Freshness(None, self._stale)
+            mine = self._asked
+            most = wait_s if wait_s is not None else WAIT_S if self._complete else FIRST_WAIT_S
+            told = -1
+            while self._answered < mine and not self._stopping and self._thread.is_alive():
+                left = began + most - time.monotonic()
+                if left <= 0:
+                    break
+                self._state.wait(min(left, TELL_S))
+                if progress and self._of and self._done != told and self._answered < mine:
+                    told = self._done
+                    progress(self._done, self._of)
+            behind = self._answered < mine and (self._done < self._of or not self._complete)
+            return Freshness((self._done, self._of) if behind else None, self._stale)
+
+    def _proved(self) -> bool:
+        return self._complete and not self._full and self._stale is None and all(part.quiet() for part in self._sources)
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        self._begun.wait(BEGIN_S)
+        while True:
+            with self._state:
+                while self._answered == self._asked and self._complete and not self._stopping:
+                    self._state.wait()
+                if self._stopping:
+                    break
+                mine, full = self._asked, self._full
+                self._full = False
+            stale = self._look(full)
+            forget()
+            with self._state:
+                self._stale = stale
+                self._complete = self._complete or not self._stopping
+                self._answered = mine
+                self._state.notify_all()
+        for part in self._sources:
+            part.close()
+        if self._index:
+            self._index.close()
+
+    def _look(self, full: bool) -> str | None:
+        """One look at the folder, and the index brought up to it. What keeps it from being up to date, or None."""
+        try:
+            index = self._current()
+            troubles = []
+            with index.alone():
+                self._load(index)
+                for part in self._sources:
+                    known = any(path.startswith(part.source.prefix) for path in self._known)
+                    if trouble := part.prepare(known):
+                        troubles.append(trouble)
+                    elif part.usable:
+                        troubles += self._part(index, part, full)
+            return " ".join(troubles) or None
+        except Corrupt as error:
+            self._forget_index()
+            return str(error)
+        except LinkError as error:
+            self._full = True
+            return str(error)
+
+    def _part(self, index: Index, part: "_Part", full: bool) -> list[str]:
+        paths, lost = part.drain()
+        if full or lost or not part.watched or IGNORE_FILE in paths:
+            self._scan(index, part)
+        elif paths or part.shared:
+            self._check(index, part, paths | part.shared.keys())
+        return part.troubles(self._known)
+
+    def _current(self) -> Index:
+        if self._index is not None and self._index.replaced():
+            self._forget_index()
+        if self._index is None:
+            self._index = self._open()
+            if self._index.fact("analysis") != ANALYSIS:
+                with self._index.alone(), self._index.writing():
+                    self._index.analyse_again()
+        return self._index
+
+    def _forget_index(self) -> None:
+        if self._index:
+            with contextlib.suppress(Exception):
+                self._index.close()
+        self._index, self._version, self._full = None, None, True
+
+    def _load(self, index: Index) -> None:
+        """What the index has, read again where another process changed it. Under its lock."""
+        version = (index.inode, index.value("PRAGMA data_version"))
+        if version != self._version:
+            self._known = dict(index.db.execute("SELECT path, stamp FROM documents"))
+            self._version = version
+
+    def _scan(self, index: Index, part: "_Part") -> None:
+        """All of a part listed and compared."""
+        source = part.source
+        report = part.report = Report()
+        part.renew_watch()
+        found = list(source.walk(part.folder, report, part.entered))
+        found += source.blocked(report)
+        self._scanned = time.monotonic()
+        part.shared = report.shared
+        known = self._known
+        mine = {path for path in known if path.startswith(source.prefix)}
+        here = {one.path for one in found}
+        gone = mine - here
+        if gone and report.unreadable:
+            beneath = tuple(path + "/" for path in report.unreadable)
+            gone = set() if source.root in report.unreadable else {path for path in gone if not path.startswith(beneath)}
+        if gone and not here and not part.same_folder(index):
+            part.empty = True
+            return
+        part.empty = False
+        changed = [one for one in found if known.get(one.path) != one.stamp]
+        if index.fact(f"read {source.root}") is None:
+            with index.writing(durable=True):
+                index.wait_for((one for one in changed if one.path not in known), seen=0)
+                index.set_fact(f"read {source.root}", index.tick())
+            known.update((one.path, b"") for one in changed if one.path not in known)
+        part.note_folder(index)
+        self._apply(index, part, changed, sorted(gone), len(known) - len(mine) + len(found))
+
+    def _check(self, index: Index, part: "_Part", paths: set[str]) -> None:
+        """What the kernel said may have changed, looked at path by path."""
+        source, report = part.source, part.report
+        found: dict[str, Found] = {}
+        gone: set[str] = set()
+        for path in paths:
+            key = source.prefix + path
+            try:
+                kind = part.folder.stat(path)
+                beneath = kind is None or _is_folder(kind)
+                if kind is not None and beneath:
+                    for one in source.walk(part.folder, report, part.entered, path):
+                        found[one.path] = one
+                elif kind is not None and (only := source.look(part.folder, path, report)):
+                    found[only.path] = only
+            except OSError as error:
+                report.unreadable[key] = error.strerror or "it could not be read"
+                continue
+            if key in self._known and key not in found:
+                gone.add(key)
+            if beneath and not any(blocked.startswith(key) for blocked in report.unreadable):
+                gone.update(each for each in self._known if each.startswith(key + "/") and each not in found)
+        for one in source.blocked(report):
+            found[one.path] = one
+            gone.discard(one.path)
+        changed = [one for one in found.values() if self._known.get(one.path) != one.stamp]
+        self._apply(index, part, changed, sorted(gone), len(self._known) + len(changed))
+
+    def _apply(self, index: Index, part: "_Part", changed: list[Found], gone: list[str], of: int) -> None:
+        """The changes written, newest first, batch by batch; what is not reached stays as changed."""
+        changed.sort(key=lambda one: one.mtime_ns, reverse=True)
+        with self._state:
+            self._of, self._done = of, of - len(changed)
+        for start in range(0, len(gone), BATCH_FILES):
+            batch = gone[start : start + BATCH_FILES]
+            with index.writing(durable=True):
+                index.drop(batch, index.tick())
+            for path in batch:
+                self._known.pop(path, None)
+            if self._stopping:
+                return
+        for ready in self._batches(part, changed):
+            new = any(one.path not in self._known for one, _ in ready)
+            with index.writing(durable=new):
+                at = index.tick()
+                for one, parsed in ready:
+                    self._put(index, one, parsed, at)
+            self._known.update((one.path, one.stamp) for one, _ in ready)
+            with self._state:
+                self._done += len(ready)
+                self._state.notify_all()
+            if self._stopping:
+                return
+        if gone or changed:
+            index.overwrite()
+
+    def _put(self, index: Index, one: Found, parsed: Parsed | None, at: int) -> None:
+        if parsed is None:
+            index.same(one)
+        else:
+            index.put(one, parsed, at)
+
+    def _batches(self, part: "_Part", changed: list[Found]) -> Iterator[list[tuple[Found, Parsed | None]]]:
+        ready: list[tuple[Found, Parsed | None]] = []
+        size = 0
+        for one in changed:
+            if self._stopping:
+                break
+            read = self._read(part, one)
+            if read is None:
+                continue  # gone meanwhile: the next look says so
+            ready.append(read)
+            size += one.bytes
+            if size >= BATCH_CHARS or len(ready) >= BATCH_FILES:
+                yield ready
+                ready, size = [], 0
+        if ready:
+            yield ready
+
+    def _read(self, part: "_Part", one: Found) -> tuple[Found, Parsed | None] | None:
+        """A file read and parsed; None for Parsed where its content is what the index has."""
+        if one.left_out:
+            return one, left_out(one.path, one.left_out)
+        path = one.path[len(part.source.prefix) :]
+        for _ in range(READ_TRIES):
+            try:
+                fd, before = part.folder.open_file(path)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                return one, left_out(one.path, f"it could not be read: {error.strerror}")
+            try:
+                data = read_all(fd, FILE_BYTES_MAX)
+                after = os.fstat(fd)
+            except OSError as error:
+                return one, left_out(one.path, f"it could not be read: {error.strerror}")
+            finally:
+                os.close(fd)
+            if stamp(before) == stamp(after):
+                break
+        mark = stamp(after)
+        if stamp(before) != mark or time.time_ns() - after.st_ctime_ns < RACY_NS:
+            mark = b""  # to be read again at the next look, when the clock has moved on
+        found = one._replace(stamp=mark, bytes=after.st_size, mtime_ns=after.st_mtime_ns, ctime_ns=after.st_ctime_ns)
+        assert self._index
+        had = self._index.value("SELECT digest FROM documents WHERE path = ? AND left_out IS NULL", one.path)
+        return found, None if had == digest_of(data) else parse(one.path, one.kind, data)
+
+
+class _Part:
+    """A source as the keeper holds it: its open folder, its watch, and what the last look met."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.report = Report()
+        self.shared: dict[str, bytes] = {}
+        self.empty = False
+        self._folder: Folder | None = None
+        self._watch: Watch | None = None
+        self._missing = False
+
+    @property
+    def folder(self) -> Folder:
+        assert self._folder
+        return self._folder
+
+    @property
+    def watched(self) -> bool:
+        return self._watch is not None and len(self.shared) <= SHARED_MAX
+
+    def close(self) -> None:
+        if self._watch:
+            self._watch.close()
+        if self._folder:
+            self._folder.close()
+        self._watch = self._folder = None
+
+    def quiet(self) -> bool:
+        """Whether nothing changed: the kernel has told of nothing, and the path still means this folder."""
+        if self._missing:
+            return not os.path.lexists(self.source.path)
+        if not self.watched or not self._same_path():
+            return False
+        assert self._watch and self._folder
+        if not self._watch.quiet():
+            return False
+        with contextlib.suppress(OSError):
+            return all((found := self.folder.stat(path)) and stamp(found) == mark for path, mark in self.shared.items())
+        return False
+
+    def prepare(self, known: bool) -> str | None:
+        """Opens the folder where that is needed. What is wrong with it, or None. `known`: it had documents."""
+        if self._folder is not None and not self._same_path():
+            self.close()
+        if self._folder is None:
+            self._missing = False
+            try:
+                self._folder = self.source.open()
+            except Missing as error:
+                self._missing = not known  # before somebody makes it there is nothing wrong, and nothing to remove
+                return f"{error} {self._before()}" if known else None
+            except LinkError as error:
+                return f"{error} {self._before()}"
+        with contextlib.suppress(LinkError):
+            self.source.read_ignore(self._folder)
+        return None
+
+    @property
+    def usable(self) -> bool:
+        return self._folder is not None
+
+    def renew_watch(self) -> None:
+        """A watch that knows of nothing yet, before all is listed."""
+        if self._watch:
+            self._watch.close()
+            self._watch = None
+        with contextlib.suppress(OSError):
+            self._watch = Watch(self.folder.fd)
+
+    def entered(self, handle: int, prefix: str) -> None:
+        """A folder is about to be listed."""
+        if self._watch:
+            try:
+                self._watch.add(handle, prefix)
+            except OSError:  # no more watches for this user, or no /proc: each call scans
+                self._watch.close()
+                self._watch = None
+
+    def drain(self) -> tuple[set[str], bool]:
+        return self._watch.drain() if self._watch else (set(), True)
+
+    def same_folder(self, index: Index) -> bool:
+        """Whether this is the folder that was indexed, and not an empty one in its place."""
+        return index.fact(f"folder {self.source.root}") in (None, self._identity())
+
+    def note_folder(self, index: Index) -> None:
+        """Keep which folder it is that was indexed."""
+        if index.fact(f"folder {self.source.root}") != self._identity():
+            with index.writing():
+                index.set_fact(f"folder {self.source.root}", self._identity())
+
+    def troubles(self, known: dict[str, bytes]) -> list[str]:
+        """What of the folder could not be looked at though it held documents, a sentence each."""
+        if self.empty:
+            return [
+                f"{self.source.path} is empty and not the folder that it was, as when a disk is not mounted."
+                f" {self._before()} If it is meant to be empty, run `lnk agent memory reindex`."
+            ]
+        held = [
+            f"{path}/ cannot be read ({reason}). What is said of it is from before."
+            for path, reason in self.report.unreadable.items()
+            if path == self.source.root or any(each.startswith(path + "/") and each != path + "/" for each in known)
+        ]
+        return held[:_TROUBLES_MAX]
+
+    def _before(self) -> str:
+        return f"What is said of {self.source.root}/ is from before."
+
+    def _identity(self) -> str:
+        return ":".join(map(str, self.folder.identity()))
+
+    def _same_path(self) -> bool:
+        """Whether the path still names the folder that is held."""
+        try:
+            found = os.stat(self.source.path, follow_symlinks=False)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self.folder.identity()
+
+
+def _is_folder(found: os.stat_result) -> bool:
+    return stat_module.S_ISDIR(found.st_mode)

@@ -1,0 +1,132 @@
+"""One file's bytes to all that the index keeps of it: title, chunks, words, links. No I/O."""
+
+import hashlib
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from lnk.memory.analyse import Analysed, analyse, sketch
+from lnk.memory.markdown import Chunk, Link, chunks, clean_title, first_heading, links, title_of
+from lnk.memory.names import folded_name, resolve, stem
+from lnk.memory.text import HTML_ENDINGS, TEXT_BYTES_MAX, decode, html_text
+
+NOT_TEXT: Final = "it is no text"
+TEXT_TOO_LARGE: Final = "its text is over 2 MiB"
+
+
+class LinkRow(NamedTuple):
+    """A link as the index keeps it, under the names that a document must have to be meant."""
+
+    line: int
+    written: str
+    target: str
+    plain_target: str
+    name: str
+    plain_name: str
+    wiki: bool
+
+
+class Parsed(NamedTuple):
+    """All that the index keeps of a document. `rows` are the FTS5 columns of each chunk."""
+
+    digest: bytes
+    title: str
+    chunks: list[Chunk]
+    rows: list[tuple[str, str, str]]
+    links: list[LinkRow]
+    lines: int
+    words: int
+    sketch: bytes
+    left_out: str | None
+
+
+def digest_of(data: bytes) -> bytes:
+    """What stands for a file's content."""
+    return hashlib.sha256(data).digest()
+
+
+def parse(path: str, kind: str, data: bytes) -> Parsed:
+    """The document at `path` (in the folder) whose bytes are `data`."""
+    text = decode(data)
+    if text is None:
+        return left_out(path, NOT_TEXT, digest_of(data))
+    title = None
+    if path.rpartition(".")[2].lower() in HTML_ENDINGS:
+        text, title = html_text(text)
+        title = clean_title(title) if title else None
+    if len(text) * 4 > TEXT_BYTES_MAX and len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+        return left_out(path, TEXT_TOO_LARGE, digest_of(data))
+    title = title or title_of(text) or (first_heading(text) if kind == "conversation" else None) or named(path, kind)
+    parts = chunks(text) or [Chunk(1, "")]
+    rows, words = _rows(title, path, parts)
+    return Parsed(
+        digest=digest_of(data),
+        title=title,
+        chunks=parts,
+        rows=rows,
+        links=[row for link in links(text) if (row := _link(path, link))],
+        lines=text.count("\n") + (1 if text and not text.endswith("\n") else 0),
+        words=len(words),
+        sketch=sketch(words),
+        left_out=None,
+    )
+
+
+def left_out(path: str, reason: str, digest: bytes | None = None) -> Parsed:
+    """The row of a file that is not indexed, and why."""
+    return Parsed(digest or b"", named(path, "document"), [], [], [], 0, 0, b"", reason)
+
+
+def named(path: str, kind: str) -> str:
+    """The title that a path gives: a file's name without its ending; a conversation's thread."""
+    name = path.split("/")[1] if kind == "conversation" and path.count("/") > 1 else stem(path)
+    return clean_title(name) or name or path
+
+
+def columns(title: str, path: str, number: int, text: str) -> tuple[str, str, str]:
+    """The words of one chunk as FTS5's columns: the title with each chunk, the path's own words with the first."""
+    return _columns(analyse(title), path, number, analyse(text))
+
+
+def _columns(title: Analysed, path: str, number: int, found: Analysed) -> tuple[str, str, str]:
+    extra = [found.extra, title.extra] if title.extra else [found.extra]
+    if number == 0:
+        place = analyse(path.rpartition(".")[0].partition("/")[2].replace("/", " "))
+        extra += [place.body, place.extra]
+    return title.body, found.body, " ".join(extra)
+
+
+def _rows(title: str, path: str, parts: list[Chunk]) -> tuple[list[tuple[str, str, str]], list[str]]:
+    named = analyse(title)
+    rows, words = [], list[str]()
+    for number, chunk in enumerate(parts):
+        found = analyse(chunk.text)
+        rows.append(_columns(named, path, number, found))
+        words += found.words
+    return rows, words
+
+
+def _link(path: str, link: Link) -> LinkRow | None:
+    """The link's row, or None where it leads out of the folder."""
+    written = link.target
+    if not link.wiki:
+        written_plain, _, heading = written.partition("#")
+        target = resolve(path, unquote(written)) if written_plain else path
+        plain = resolve(path, unquote(written_plain.partition("?")[0])) if written_plain else path
+        if target is None or plain is None:
+            return None
+        return LinkRow(link.line, written, target, plain, folded_name(target), folded_name(plain), False)
+    if written.startswith(("/", "\\")):
+        return None
+    plain = written.partition("#")[0].strip()
+    if not plain:  # a heading or block of its own
+        return LinkRow(link.line, written, path, path, folded_name(path), folded_name(path), False)
+    if plain.split("/")[0] in (".", ".."):
+        target, plain_target = resolve(path, written), resolve(path, plain)
+        if target is None or plain_target is None:
+            return None
+        return LinkRow(link.line, written, target, plain_target, folded_name(target), folded_name(plain_target), False)
+    if ".." in plain.split("/"):
+        return None
+    return LinkRow(link.line, written, written, plain, folded_name(written), folded_name(plain), True)
+
+

@@ -1,0 +1,133 @@
+"""What is found, put in order: each weight in one place, with its reason. Pure: scores, dates and sketches in.
+
+Scores are positive here, more is better; SQLite's bm25 is negative.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from lnk.memory.analyse import SHORT_WORDS, SKETCH_MARKS
+
+TITLE_WEIGHT: Final = 4.0  # the documents': a word in the title counts four times one in the text
+BODY_WEIGHT: Final = 1.0
+EXTRA_WEIGHT: Final = 0.5  # parts of words and of the path: as good as found, but less than what is written
+BEST: Final = 50  # each list ranks its best so many documents
+# A document is its best chunk and a little of the next two: LoCoMo hit@1 0.636 -> 0.667, vault 0.377 -> 0.474.
+CHUNK_SHARES: Final = (1.0, 0.3, 0.1)
+NEAR_TIE: Final = 0.1  # documents within a tenth of the best score around them match about as well
+COPY_SHARE: Final = 0.9
+COPY_ESTIMATE: Final = 0.55  # of the shares of two sketches; 0.9 of the words is 0.82 there, four errors above this
+FUSION_RANK: Final = 60
+
+
+class Hit(NamedTuple):
+    """A document that was found: its score, and its matching chunks, best first."""
+
+    document: int
+    score: float
+    chunks: tuple[int, ...]
+
+
+class Document(NamedTuple):
+    """What is known of a found document."""
+
+    id: int
+    path: str
+    title: str
+    kind: str
+    changed: int
+    words: int
+    sketch: bytes
+
+
+class Group(NamedTuple):
+    """A document to show and its copies, the one with the shortest path first."""
+
+    hit: Hit
+    documents: tuple[Document, ...]
+
+
+def by_document(rows: Sequence[tuple[int, float]], bits: int) -> list[Hit]:
+    """Chunks (id, score), best first, as documents, best first."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for chunk, score in rows:
+        found.setdefault(chunk >> bits, []).append((chunk, score))
+    hits = [
+        Hit(
+            document,
+            sum(share * score for share, (_, score) in zip(CHUNK_SHARES, chunks, strict=False)),
+            tuple(chunk for chunk, _ in chunks),
+        )
+        for document, chunks in found.items()
+    ]
+    hits.sort(key=lambda hit: (-hit.score, hit.document))
+    return hits
+
+
+def newest_first(hits: Sequence[Hit], documents: dict[int, Document]) -> list[Hit]:
+    """Near ties put newest first. A group is all within NEAR_TIE of its best, so none passes what is clearly better."""
+    ordered: list[Hit] = []
+    start = 0
+    while start < len(hits):
+        floor = hits[start].score * (1 - NEAR_TIE)
+        end = start + 1
+        while end < len(hits) and hits[end].score >= floor:
+            end += 1
+        group = sorted(hits[start:end], key=lambda hit: documents[hit.document].changed, reverse=True)
+        ordered.extend(group)
+        start = end
+    return ordered
+
+
+def without_copies(
+    hits: Sequence[Hit], documents: dict[int, Document], words_of: Callable[[int], dict[str, int]]
+) -> list[Group]:
+    """Each document once, its copies with it. A copy is one of the group's best-placed member, never of another copy.
+
+    `words_of` gives a document's words and how often each stands there; it is asked only where a sketch says "maybe".
+    """
+    groups: list[tuple[Hit, list[Document]]] = []
+    kept: dict[int, dict[str, int]] = {}
+
+    def words(document: int) -> dict[str, int]:
+        if document not in kept:
+            kept[document] = words_of(document)
+        return kept[document]
+
+    for hit in hits:
+        one = documents[hit.document]
+        for first, members in groups:
+            lead = documents[first.document]
+            if maybe_copy(one, lead) and (
+                one.words < SHORT_WORDS or is_copy(words(one.id), words(lead.id))
+            ):
+                members.append(one)
+                break
+        else:
+            groups.append((hit, [one]))
+    return [
+        Group(hit, tuple(sorted(members, key=lambda each: (len(each.path), each.path)))) for hit, members in groups
+    ]
+
+
+def maybe_copy(one: Document, other: Document) -> bool:
+    """Whether two documents may be copies; for short ones, whether they are."""
+    if one.words < SHORT_WORDS or other.words < SHORT_WORDS:
+        return one.words == other.words and one.words > 0 and one.sketch == other.sketch
+    if min(one.words, other.words) < COPY_SHARE * max(one.words, other.words):
+        return False
+    return _estimate(one.sketch, other.sketch) >= COPY_ESTIMATE
+
+
+def is_copy(one: dict[str, int], other: dict[str, int]) -> bool:
+    """Whether nine in ten words of the longer stand in the other as often."""
+    shared = sum(min(count, other.get(word, 0)) for word, count in one.items())
+    return shared >= COPY_SHARE * max(sum(one.values()), sum(other.values()))
+
+
+def _estimate(one: bytes, other: bytes) -> float:
+    """The share of words that two documents have in common, from their lowest marks."""
+    first = {one[at : at + 4] for at in range(0, len(one), 4)}
+    second = {other[at : at + 4] for at in range(0, len(other), 4)}
+    lowest = sorted(first | second)[:SKETCH_MARKS]
+    return sum(mark in first and mark in second for mark in lowest) / max(1, len(lowest))

@@ -1,0 +1,79 @@
+-- The index of one folder: `index.sqlite` in the engine's state. Derived, but for first-seen times and `removed`.
+-- Times are microseconds since 1970 on the index's own clock, which never stands still or goes back (facts 'clock');
+-- `changed` is the file's own time in seconds.
+
+CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+
+-- A row a file that was found. Waiting to be indexed: digest and left_out are both NULL.
+CREATE TABLE documents (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: a cursor may hold it
+  path TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL,                    -- what a wiki link calls it: the file's name, folded, without .md
+  kind TEXT NOT NULL CHECK (kind IN ('document', 'conversation')),
+  title TEXT NOT NULL,
+  stamp BLOB NOT NULL,                   -- size, mtime, ctime, inode; empty where it has to be read again
+  bytes INTEGER NOT NULL,
+  changed INTEGER NOT NULL,
+  seen INTEGER NOT NULL,                 -- first seen; 0: it was there when the folder was first read
+  noted INTEGER NOT NULL,                -- when the index took in its latest change
+  altered INTEGER NOT NULL,              -- when that change was made, as far as the file tells
+  digest BLOB,                           -- SHA-256 of its bytes
+  lines INTEGER NOT NULL DEFAULT 0,
+  words INTEGER NOT NULL DEFAULT 0,
+  sketch BLOB,                           -- what stands for its words when copies are looked for
+  left_out TEXT                          -- why it is not indexed
+) STRICT;
+CREATE INDEX documents_by_name ON documents (name);
+CREATE INDEX documents_by_change ON documents (changed);
+
+-- id = document id * 2^20 + number in the document. The texts of a document's chunks, put together, are its text.
+CREATE TABLE chunks (
+  id INTEGER PRIMARY KEY,
+  first_line INTEGER NOT NULL,
+  text TEXT NOT NULL
+) STRICT;
+
+-- The words of chunks under the same ids, as lnk.memory.analyse gives them. Not contentless_delete, which leaves a
+-- deleted document's words in the file: here each word is taken out and overwritten ('secure-delete').
+CREATE VIRTUAL TABLE words USING fts5 (
+  title, body, extra, content='', tokenize="unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
+);
+INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
+CREATE VIRTUAL TABLE word_counts USING fts5vocab (words, row);
+
+-- Links as written; `name` and `plain_name` are what documents.name must be for the link to mean it.
+CREATE TABLE links (
+  document INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  line INTEGER NOT NULL,
+  written TEXT NOT NULL,
+  target TEXT NOT NULL,      -- a wiki link: the page's name or path; a Markdown link: a path in the folder
+  plain_target TEXT NOT NULL, -- the same without #heading
+  name TEXT NOT NULL,
+  plain_name TEXT NOT NULL,
+  wiki INTEGER NOT NULL,
+  PRIMARY KEY (document, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX links_by_name ON links (name);
+CREATE INDEX links_by_plain_name ON links (plain_name);
+
+CREATE TABLE removed (
+  path TEXT PRIMARY KEY,
+  title TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  removed INTEGER NOT NULL
+) STRICT;
+CREATE INDEX removed_by_time ON removed (removed);
+
+-- Counts every change to the chunks, whoever makes it, so that what is kept of them in memory is known to be old.
+CREATE TABLE counts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO counts VALUES ('chunks', 0);
+CREATE TRIGGER chunks_added AFTER INSERT ON chunks BEGIN
+  UPDATE counts SET value = value + 1 WHERE name = 'chunks';
+END;
+CREATE TRIGGER chunks_changed AFTER UPDATE ON chunks BEGIN
+  UPDATE counts SET value = value + 1 WHERE name = 'chunks';
+END;
+CREATE TRIGGER chunks_removed AFTER DELETE ON chunks BEGIN
+  UPDATE counts SET value = value + 1 WHERE name = 'chunks';
+END;

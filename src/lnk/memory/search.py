@@ -1,0 +1,151 @@
+"""Search: the documents that answer a question best, each with the passage that does, as many as an answer holds."""
+
+import base64
+import binascii
+import hashlib
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+
+from lnk.errors import Invalid
+from lnk.memory.analyse import analyse, terms
+from lnk.memory.budget import Budget
+from lnk.memory.index import CHUNK_BITS, Index
+from lnk.memory.filters import Filter
+from lnk.memory.lexical import Words
+from lnk.memory.ranking import Document, Group, newest_first, without_copies
+from lnk.memory.times import format_time
+from lnk.memory.values import Result
+
+__all__ = ["Cursor", "newest", "page", "ranked", "terms"]
+
+PASSAGE_CHUNKS: Final = 3  # a passage is the best chunk, and the next best where they touch
+COPIES_SHOWN: Final = 20
+_START_AGAIN: Final = "Leave `next` out to start again: it is not one that was given for this question and this index."
+_COLUMNS: Final = "id, path, title, kind, changed, words, sketch"
+
+
+class Cursor:
+    """The `next` of one question over one index: opaque to the client, checked when it comes back."""
+
+    def __init__(self, index: Index, *question: Any) -> None:
+        told = msgspec.json.encode([index.fact("name"), *question])
+        self._mark = hashlib.sha256(told).digest()[:6]
+
+    def format(self, where: Any) -> str:
+        """`where` as text."""
+        body = msgspec.msgpack.encode(where)
+        check = hashlib.sha256(self._mark + body).digest()[:6]
+        return base64.urlsafe_b64encode(check + body).decode().rstrip("=")
+
+    def parse(self, text: str | None, kind: Any) -> Any:
+        """What `format` was given, or None for no text. Raises Invalid for any other."""
+        if text is None:
+            return None
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            if hashlib.sha256(self._mark + data[6:]).digest()[:6] != data[:6]:
+                raise ValueError
+            return msgspec.msgpack.decode(data[6:], type=kind)
+        except (ValueError, binascii.Error, msgspec.DecodeError, UnicodeEncodeError):
+            raise Invalid(_START_AGAIN) from None
+
+
+def ranked(index: Index, words: Words, query: str, where: Filter) -> list[Group]:
+    """The documents for `query`: ranked, near ties newest first, copies together."""
+    hits = words.rank(query, where)
+    documents = _documents(index, [hit.document for hit in hits])
+    return without_copies(newest_first(hits, documents), documents, lambda each: _words_of(index, each))
+
+
+def page(
+    index: Index, groups: list[Group], given: list[int], budget: Budget
+) -> tuple[list[Result], list[int] | None]:
+    """The results that fit after those given already, and what is then given, or None where that is all.
+
+    A document is known by its id, so that what is removed or moves in the ranking meanwhile is neither skipped nor
+    given twice.
+    """
+    had = set(given)
+    left = [group for group in groups if not had.intersection(each.id for each in group.documents)]
+    results = budget.fill((_result(index, group) for group in left), at_least=1)
+    now = [*given, *(each.id for group in left[: len(results)] for each in group.documents)]
+    return results, now if len(results) < len(left) else None
+
+
+def newest(index: Index, where: Filter, after: tuple[int, str] | None, budget: Budget) -> tuple[list[Result], Any]:
+    """A listing by newest for a question without words; and where it stopped, or None."""
+    condition, values = where.documents()
+    sql = f"SELECT {_COLUMNS} FROM documents WHERE {condition}"
+    if after:
+        sql += " AND (changed < ? OR (changed = ? AND path > ?))"
+        values = (*values, after[0], after[0], after[1])
+    sql += " ORDER BY changed DESC, path LIMIT ?"
+    documents = [Document(*row) for row in index.rows(sql, *values, budget.chars // 60 + 2)]
+    results = budget.fill((_first_part(index, each) for each in documents), at_least=1)
+    if len(results) == len(documents):
+        return results, None
+    last = documents[len(results) - 1]
+    return results, (last.changed, last.path)
+
+
+def _documents(index: Index, ids: list[int]) -> dict[int, Document]:
+    marks = ",".join("?" * len(ids))
+    rows = index.rows(f"SELECT {_COLUMNS} FROM documents WHERE id IN ({marks})", *ids)
+    return {row[0]: Document(*row) for row in rows}
+
+
+def _words_of(index: Index, document: int) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for (text,) in index.rows(
+        "SELECT text FROM chunks WHERE id BETWEEN ? AND ?", document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
+    ):
+        counts.update(word.lower() for word in analyse(text).words)
+    return counts
+
+
+def _result(index: Index, group: Group) -> Result:
+    """The passage is the document's that was found; what is shown of a group is the one with the shortest path."""
+    shown = group.documents[0]
+    chunks = group.hit.chunks
+    if shown.id != group.hit.document:
+        chunks = tuple(chunk - (group.hit.document - shown.id << CHUNK_BITS) for chunk in chunks)
+    found = _passage(index, chunks) or _passage(index, (shown.id << CHUNK_BITS,))
+    assert found
+    copies = [each.path for each in group.documents[1:]][:COPIES_SHOWN]
+    return _as_result(shown, found, ["words"], copies)
+
+
+def _first_part(index: Index, document: Document) -> Result:
+    found = _passage(index, (document.id << CHUNK_BITS,))
+    assert found
+    return _as_result(document, found, [], [])
+
+
+def _as_result(document: Document, found: tuple[int, str], matched: list[str], copies: list[str]) -> Result:
+    line, text = found
+    body = text.strip("\r\n")
+    first = line + text[: len(text) - len(text.lstrip("\r\n"))].count("\n")
+    return Result(
+        path=document.path,
+        title=document.title,
+        kind=document.kind,
+        changed=format_time(document.changed),
+        matched=matched,
+        lines=[first, first + body.count("\n")],
+        text=body,
+        copies=copies or None,
+    )
+
+
+def _passage(index: Index, chunks: tuple[int, ...]) -> tuple[int, str] | None:
+    """The best chunk with those of the next best that touch it: its first line and its text."""
+    best = first = last = chunks[0]
+    for chunk in sorted(chunks[1:PASSAGE_CHUNKS], key=lambda each: abs(each - best)):
+        if chunk == first - 1:
+            first = chunk
+        elif chunk == last + 1:
+            last = chunk
+    rows = index.rows("SELECT first_line, text FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id", first, last)
+    return (rows[0][0], "".join(text for _, text in rows)) if rows else None

@@ -1,0 +1,127 @@
+"""A file's bytes to its text: which encoding, and HTML by its text. Nothing here fails on a file's content."""
+
+import codecs
+import re
+from typing import Final
+
+SNIFF_BYTES: Final = 8192  # a file is text when its first bytes hold no NUL and can be decoded
+TEXT_BYTES_MAX: Final = 2 << 20  # a document whose text is larger is left out whole
+FILE_BYTES_MAX: Final = 32 << 20  # and so is a larger file
+
+TEXT_ENDINGS: Final = frozenset(
+    "md markdown mdx txt text rst org adoc csv tsv log json yaml yml toml html htm xml ini cfg conf".split()
+)
+DOCUMENT_ENDINGS: Final = frozenset("pdf docx odt rtf epub pptx xlsx eml doc xls ppt".split())
+# What is no text by its name alone, so that it is not opened to find out.
+BINARY_ENDINGS: Final = frozenset(
+    "png jpg jpeg gif webp bmp tiff heic ico svgz mp3 m4a wav flac ogg mp4 mov mkv avi webm zip gz bz2 xz 7z rar tar "
+    "zst jar exe dll so dylib o a pyc class wasm sqlite db bin iso dmg img woff woff2 ttf otf".split()
+)
+HTML_ENDINGS: Final = frozenset(("html", "htm", "xhtml"))
+
+_BOMS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_DETECT_BYTES: Final = 65_536
+_SURE: Final = 0.2  # below, a detected encoding is a guess that makes wrong letters look right
+_ESCAPES = re.compile(rb"\x1b\$[@B]|\x1b\([BJ]")  # ISO-2022-JP, which is ASCII to every other test
+
+
+def decode(data: bytes) -> str | None:
+    """The text of `data`, or None where it is no text. Bytes that are wrong in their encoding become U+FFFD."""
+    for mark, encoding in _BOMS:
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, "replace").replace("\0", "\ufffd")
+    head = data[:SNIFF_BYTES]
+    if b"\0" in head:
+        encoding = _wide(head)
+        return data.decode(encoding, "replace").replace("\0", "\ufffd") if encoding else None
+    if not _ESCAPES.search(head):
+        try:
+            text = data.decode("utf-8")
+            return text.replace("\0", "\ufffd") if "\0" in text else text
+        except UnicodeDecodeError as error:
+            if error.start >= SNIFF_BYTES - 4:  # begins as UTF-8: a few wrong bytes, not another encoding
+                return data.decode("utf-8", "replace").replace("\0", "\ufffd")
+    encoding = _detected(data)
+    return data.decode(encoding, "replace").replace("\0", "\ufffd") if encoding else None
+
+
+def _wide(head: bytes) -> str | None:
+    """UTF-16 without a mark: Latin text has its NULs on one side, nearly always."""
+    pairs = len(head) // 2
+    even, odd = head[0::2].count(0), head[1::2].count(0)
+    if pairs >= 4 and odd > pairs * 0.6 and even < pairs * 0.05:
+        return "utf-16-le"
+    if pairs >= 4 and even > pairs * 0.6 and odd < pairs * 0.05:
+        return "utf-16-be"
+    return None
+
+
+def _detected(data: bytes) -> str | None:
+    import chardet  # 35 ms, for the one file in a thousand that is not UTF-8
+
+    try:
+        found = chardet.detect(data[:_DETECT_BYTES])
+    except Exception:  # a detector's fault costs the name of an encoding, never the index
+        return None
+    encoding = found.get("encoding")
+    if not encoding or (found.get("confidence") or 0) < _SURE:
+        return None
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        return None
+    return encoding
+
+
+def html_text(markup: str) -> tuple[str, str | None]:
+    """The text that a reader of the page sees, a line per block, headings marked as in Markdown; and its title."""
+    from html.parser import HTMLParser  # only where there is HTML
+
+    blocks = frozenset(
+        "address article aside blockquote br dd div dl dt figcaption footer form header hr li main nav ol p pre section "
+        "table td th tr ul h1 h2 h3 h4 h5 h6".split()
+    )
+    unseen = frozenset(("script", "style", "template", "noscript"))
+
+    class Page(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__(convert_charrefs=True)
+            self.parts: list[str] = []
+            self.title: list[str] = []
+            self.hidden = 0
+            self.in_title = False
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag in unseen:
+                self.hidden += 1
+            elif tag == "title":
+                self.in_title = True
+            elif tag in blocks:
+                self.parts.append("\n" + ("#" * int(tag[1]) + " " if tag[0] == "h" and tag[1:].isdigit() else ""))
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag in unseen:
+                self.hidden = max(0, self.hidden - 1)
+            elif tag == "title":
+                self.in_title = False
+            elif tag in blocks:
+                self.parts.append("\n")
+
+        def handle_data(self, data: str) -> None:
+            if self.in_title:
+                self.title.append(data)
+            elif not self.hidden:
+                self.parts.append(data)
+
+    page = Page()
+    page.feed(markup)
+    page.close()
+    lines = (" ".join(line.split()) for line in "".join(page.parts).split("\n"))
+    text = re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+    return text + "\n" if text else "", " ".join("".join(page.title).split()) or None

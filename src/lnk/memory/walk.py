@@ -1,0 +1,246 @@
+"""What a folder holds: every file that may be a document, each folder opened by its handle, no link followed."""
+
+import errno
+import os
+import stat
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from lnk.folder import FOLDER, Folder, open_beneath
+from lnk.memory.index import Found
+from lnk.memory.names import ROOTS, shown
+from lnk.memory.text import BINARY_ENDINGS, DOCUMENT_ENDINGS, FILE_BYTES_MAX
+
+DEPTH_MAX: Final = 100  # folders in folders; each holds a descriptor while it is listed
+PATH_BYTES_MAX: Final = 4000  # the kernel takes 4,095 at once
+IGNORE_FILE: Final = ".memoryignore"
+IGNORE_BYTES_MAX: Final = 1 << 20
+CONVERSATION: Final = "conversation.md"
+
+TOO_LARGE: Final = "it is over 32 MiB"
+NOT_UTF8: Final = "its name is not UTF-8"
+TOO_DEEP: Final = f"it lies more than {DEPTH_MAX} folders deep, or its path is too long"
+NOT_YET: Final = "text of PDF, Word and other documents is not read yet"
+BY_NAME: Final = "by its name it is no text"
+
+_STAMP = struct.Struct("<qqqq")
+_SKIPPED_FOLDERS: Final = frozenset(("node_modules", "__pycache__"))
+_TEMPORARY_ENDINGS: Final = (".swp", ".swo", ".swx", ".tmp", ".part", ".crdownload")
+
+
+def stamp(found: os.stat_result) -> bytes:
+    """What tells whether a file changed: size, mtime, ctime and inode. Any of them alone has been seen to lie."""
+    return _STAMP.pack(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+def unwanted(name: str) -> str | None:
+    """Why a file or folder of this name is left out unseen, or None."""
+    if name[0] == ".":
+        return "hidden"
+    if name[-1] == "~" or name.startswith("~$") or name.endswith(_TEMPORARY_ENDINGS):
+        return "temporary"
+    if name in _SKIPPED_FOLDERS:
+        return "of a program"
+    return None
+
+
+class Report:
+    """What a walk met beside files: what was left out and how often, and folders that could not be read."""
+
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+        self.unreadable: dict[str, str] = {}
+        self.shared: dict[str, bytes] = {}  # files with other names too, which may change from there
+
+
+class Source:
+    """One part of what is indexed: the documents beneath `memory/`, or the conversations beneath `chats/`."""
+
+    def __init__(self, kind: str, path: str) -> None:
+        self.kind = kind
+        self.path = path
+        self.root = ROOTS[kind]
+        self.prefix = self.root + "/"
+        self._ignore: Any = None
+
+    def open(self) -> Folder:
+        """The folder, by its handle. Raises Missing, Refused, Unavailable."""
+        return Folder.open(self.path)
+
+    def read_ignore(self, folder: Folder) -> None:
+        """Take up the rules of `.memoryignore` as they are now."""
+        data = folder.read(IGNORE_FILE, IGNORE_BYTES_MAX) if self.kind == "document" else None
+        if not data:
+            self._ignore = None
+            return
+        from pathspec import GitIgnoreSpec  # 30 ms, for those who have such a file
+
+        self._ignore = GitIgnoreSpec.from_lines(data.decode("utf-8", "replace").splitlines())
+
+    def ignored(self, path: str, *, folder: bool = False) -> bool:
+        """Whether `.memoryignore` leaves out `path`, given relative to the folder."""
+        return self._ignore is not None and self._ignore.match_file(path + "/" if folder else path)
+
+    def walk(self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str = "") -> Iterator[Found]:
+        """Every file of the folder, or beneath `at` in it. `entered` hears of each folder before it is listed."""
+        if at and not self.wanted(at):
+            return
+        if self.kind == "conversation":
+            yield from self._conversations(folder, report, entered, at)
+        else:
+            yield from self._documents(folder, report, entered, at)
+
+    def look(self, folder: Folder, path: str, report: Report) -> Found | None:
+        """The one file `path`, given relative to the folder, or None where there is none to index. Raises OSError."""
+        parts = path.split("/")
+        if self.kind == "conversation":
+            if len(parts) != 2 or parts[1] != CONVERSATION or unwanted(parts[0]):
+                return None
+        elif any(unwanted(part) for part in parts) or self.ignored(path):
+            return None
+        found = folder.stat(path)
+        return None if found is None else self._file(path, found, report)
+
+    def wanted(self, folder: str) -> bool:
+        """Whether the folder at this path, given relative to ours, is one that is entered."""
+        return not any(unwanted(part) for part in folder.split("/")) and not self.ignored(folder, folder=True)
+
+    def blocked(self, report: Report) -> list[Found]:
+        """Folders that could not be read, as entries of their own."""
+        return [
+            _out(self, path[len(self.prefix) :] + "/", f"it cannot be read: {reason}")
+            for path, reason in report.unreadable.items()
+            if path != self.root
+        ]
+
+    # ------------------------------------------------------------ inside
+
+    def _documents(self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str) -> Iterator[Found]:
+        waiting = [(at, at.count("/") + 1 if at else 0)]
+        while waiting:
+            path, depth = waiting.pop()
+            handle = self._enter(folder, path, report)
+            if handle is not None:
+                try:
+                    prefix = path + "/" if path else ""
+                    yield from self._list(handle, prefix, depth, report, entered, waiting)
+                finally:
+                    os.close(handle)
+
+    def _enter(self, folder: Folder, path: str, report: Report) -> int | None:
+        try:
+            return open_beneath(folder.fd, path, FOLDER) if path else os.dup(folder.fd)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EXDEV):
+                return None  # gone or swapped for a link since it was listed
+            report.unreadable[self.prefix + path] = error.strerror or "it could not be opened"
+            return None
+
+    def _list(
+        self,
+        handle: int,
+        prefix: str,
+        depth: int,
+        report: Report,
+        entered: Callable[[int, str], None],
+        folders: list[tuple[str, int]],
+    ) -> Iterator[Found]:
+        entered(handle, prefix)
+        try:
+            entries = list(os.scandir(handle))
+        except OSError as error:
+            report.unreadable[self.prefix + prefix.rstrip("/")] = error.strerror or "it could not be listed"
+            return
+        for entry in entries:
+            name = entry.name
+            if reason := unwanted(name):
+                report.left_out[reason] += 1
+                continue
+            path = prefix + name
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if self.ignored(path, folder=True):
+                        report.left_out["in " + IGNORE_FILE] += 1
+                    elif depth >= DEPTH_MAX or len(os.fsencode(path)) > PATH_BYTES_MAX:
+                        yield _out(self, path + "/", TOO_DEEP)
+                    elif not _is_text(name):
+                        yield _out(self, path + "/", NOT_UTF8)
+                    else:
+                        folders.append((path, depth + 1))
+                    continue
+                if entry.is_symlink():
+                    report.left_out["link"] += 1
+                    continue
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if self._ignore is not None and self.ignored(path):
+                report.left_out["in " + IGNORE_FILE] += 1
+            elif (file := self._file(path, found, report)) is not None:
+                yield file
+
+    def _file(self, path: str, found: os.stat_result, report: Report) -> Found | None:
+        if not stat.S_ISREG(found.st_mode):
+            report.left_out["link" if stat.S_ISLNK(found.st_mode) else "no regular file"] += 1
+            return None
+        reason = None
+        if found.st_size > FILE_BYTES_MAX:
+            reason = TOO_LARGE
+        elif not path.isascii() and not _is_text(path):
+            reason, path = NOT_UTF8, shown(path)
+        else:
+            ending = path.rpartition(".")[2].lower()
+            if ending in DOCUMENT_ENDINGS:
+                reason = NOT_YET
+            elif ending in BINARY_ENDINGS:
+                reason = BY_NAME
+        mark = stamp(found)
+        if found.st_nlink > 1:
+            report.shared[path] = mark
+        size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return Found(self.prefix + path, self.kind, mark, size, mtime, ctime, reason)
+
+    def _conversations(
+        self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str
+    ) -> Iterator[Found]:
+        if not at:
+            entered(folder.fd, "")
+        try:
+            names = [at.split("/")[0]] if at else [entry.name for entry in os.scandir(folder.fd)]
+        except OSError as error:
+            report.unreadable[self.root] = error.strerror or "it could not be listed"
+            return
+        for name in names:
+            if reason := unwanted(name):
+                report.left_out[reason] += 1
+                continue
+            try:
+                handle = os.open(name, FOLDER, dir_fd=folder.fd)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                    report.unreadable[self.prefix + name] = error.strerror or "it could not be opened"
+                continue
+            try:
+                entered(handle, name + "/")
+                found = os.stat(CONVERSATION, dir_fd=handle, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            finally:
+                os.close(handle)
+            if (file := self._file(f"{name}/{CONVERSATION}", found, report)) is not None:
+                yield file
+
+
+def _out(source: Source, path: str, reason: str) -> Found:
+    """A folder that is not entered, as an entry of its own."""
+    return Found(source.prefix + shown(path), source.kind, b"-", 0, 0, 0, reason)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

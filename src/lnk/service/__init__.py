@@ -1,0 +1,1 @@
+"""The engine's process: the program `lnk-link-memory`, and its sessions."""

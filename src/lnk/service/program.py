@@ -1,0 +1,186 @@
+"""`lnk-link-memory`: the memory engine's program. Only here are its arguments and environment read."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+from lnk import __version__
+from lnk.errors import INTERRUPTED, Invalid, LinkError, Usage
+
+PROGRAM: Final = "lnk-link-memory"
+END_WAIT_S: Final = 0.4  # of the 2 s that the end of input leaves, after the session's own share
+
+_HELP = """\
+The memory engine of Link: a folder of text, searchable over MCP. Link runs it; `lnk agent memory` is for people.
+
+<folder> is an agent's Home (its documents lie in memory/) or a team's shared folder, <state> the folder in which
+the engine keeps its index, <agent> the agent's own folder (its conversations lie in chats/, its skills in skills/)."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{message}; `{self.prog} --help` shows how it is used.")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's command line."""
+    top = _Parser(prog=PROGRAM, description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("--version", action="version", version=f"Link Memory {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("install", help="install the engine, or leave it: there is nothing to fetch")
+
+    command = commands.add_parser("command", help="print the command that serves MCP (Serve, as JSON)")
+    _folders(command)
+    command.epilog = (
+        "It reads $LNK_MEMORY_SPEC, $LNK_MEMORY_NOTES, $LNK_MEMORY_FROM, $LNK_MEMORY_DOCUMENTS and"
+        " $LNK_MEMORY_THREADS, and prints them as flags."
+    )
+    serve = commands.add_parser("serve", help="serve MCP on standard input and output")
+    _folders(serve)
+    _flags(serve)
+
+    check = commands.add_parser("check", help="compare the index with the folder; exit status 1 on a difference")
+    status = commands.add_parser("status", help="what is indexed and left out, as JSON")
+    reindex = commands.add_parser("reindex", help="make the index again; first-seen times stay")
+    for each in (check, status, reindex):
+        _folders(each)
+        each.add_argument("--documents", metavar="DIR", help="an existing folder that stands for memory/")
+        each.add_argument("--json", action="store_true", help="print one JSON object")
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of the contract's types")
+    schema.add_argument("name", nargs="?", metavar="NAME", help="one type, e.g. Serve; all where left out")
+    return top
+
+
+def _folders(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="<folder>", help="an agent's Home, or a team's shared folder")
+    command.add_argument("state", metavar="<state>", help="where the engine keeps its index")
+    command.add_argument("agent", metavar="<agent>", nargs="?", help="the agent's own folder")
+
+
+def _flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--spec", default="", metavar="JSON", help="model, tokens, notes: the agent's [tool.memory]")
+    command.add_argument("--notes", metavar="FILE", help="the one file that may be written; without it no `remember`")
+    command.add_argument("--documents", metavar="DIR", help="an existing folder that stands for memory/")
+    command.add_argument("--from", dest="told", action="store_true", help="each call names its conversation")
+    command.add_argument("--threads", default="", metavar="JSON", help="threads that count as the owner's")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program. Its exit status says what kind of error it was."""
+    try:
+        if sys.platform == "win32":
+            raise LinkError("Link Memory runs on Linux and macOS; on Windows, run it inside WSL.")
+        return _run(parser().parse_args(argv), os.environ)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except LinkError as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return error.status
+
+
+def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    match asked.command:
+        case "install":
+            return 0
+        case "schema":
+            return _schema(asked)
+        case "command":
+            return _command(asked, environment)
+        case "serve":
+            return _serve(asked)
+        case _:
+            from lnk.service.upkeep import run  # only these commands need it
+
+            return run(asked)
+
+
+def _schema(asked: argparse.Namespace) -> int:
+    from lnk.contract.memory import schemas
+    from lnk.contract.shape import format_value
+
+    _print(format_value(schemas(asked.name)))
+    return 0
+
+
+def _command(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from lnk.contract.memory import NOTES_CALL, READ_CALLS, Serve, parse_threads
+    from lnk.contract.shape import format_value
+    from lnk.contract.spec import parse_spec
+
+    spec_text = environment.get("LNK_MEMORY_SPEC", "")
+    spec = parse_spec(spec_text)
+    notes = environment.get("LNK_MEMORY_NOTES") or None
+    argv = [PROGRAM, "serve", asked.folder, asked.state, *([asked.agent] if asked.agent else [])]
+    if spec_text.strip():
+        argv += ["--spec", format_value(spec)]
+    if notes:
+        argv += ["--notes", notes]
+    if documents := environment.get("LNK_MEMORY_DOCUMENTS"):
+        argv += ["--documents", documents]
+    told = environment.get("LNK_MEMORY_FROM", "")
+    if told not in ("", "0", "1"):
+        raise Invalid(f"$LNK_MEMORY_FROM is {told[:20]!r}; it is 1, or not set.")
+    if told == "1":
+        argv.append("--from")
+    threads = environment.get("LNK_MEMORY_THREADS", "")
+    if parse_threads(threads):
+        argv += ["--threads", threads]
+    model = spec.model_asked
+    serve = Serve(
+        argv=argv,
+        allow=[*READ_CALLS, *([NOTES_CALL] if notes else [])],
+        models=True if model else None,
+        model=model,
+        shared=True,
+        programs=["link-documents"],
+    )
+    _print(format_value(serve))
+    return 0
+
+
+def _serve(asked: argparse.Namespace) -> int:
+    from lnk.contract.memory import parse_threads
+    from lnk.contract.spec import parse_spec
+    from lnk.mcp.stdio import serve
+    from lnk.memory.engine import Engine, Settings
+    from lnk.service.session import Work, describe
+
+    engine = Engine(
+        Settings(
+            folder=os.path.abspath(asked.folder),
+            state=os.path.abspath(asked.state),
+            agent=os.path.abspath(asked.agent) if asked.agent else None,
+            documents=os.path.abspath(asked.documents) if asked.documents else None,
+            notes=os.path.abspath(asked.notes) if asked.notes else None,
+            spec=parse_spec(asked.spec),
+            told=asked.told,
+            threads=parse_threads(asked.threads),
+        )
+    )
+    if engine.made_again:
+        sys.stderr.write(
+            f"{PROGRAM}: the index is made again: {engine.made_again}. First-seen times and the removed list are lost.\n"
+        )
+    engine.start()
+    # Nothing but MCP goes to standard output: what anything else prints there goes to standard error.
+    sink = os.dup(1)
+    os.dup2(2, 1)
+    answered = serve(describe(engine), Work(engine), 0, sink)
+    if engine.stop(END_WAIT_S) and answered:
+        return 0
+    sys.stderr.flush()
+    os._exit(0)  # a call or a document is under way that does not end in time; the index file is safe at any moment
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
