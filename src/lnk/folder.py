@@ -230,7 +230,9 @@ class Folder:
         try:
             self.sweep(name)
             mode = stat.S_IMODE(unless_changed.st_mode) if unless_changed else 0o600
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+            fd = os.open(
+                fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd
+            )
             try:
                 write_all(fd, data)
                 if mode != 0o600:

@@ -48,7 +48,13 @@ def _inline(node: Any, parts: dict[str, Any]) -> Any:
         return node
     if "$ref" in node:
         return _inline(parts[node["$ref"]], parts)
-    kept = {key: _inline(value, parts) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    kept = {
+        key: _inline(value, parts) for key, value in node.items() if not (key == "title" and isinstance(value, str))
+    }
+    if kept.get("required") == []:
+        del kept["required"]
+    if "enum" in kept and all(isinstance(each, str) for each in kept["enum"]):
+        kept = {"type": "string", **kept}  # some clients take an enum with its type only
     return _optional(kept)
 
 

@@ -54,7 +54,7 @@ def check_model(name: str) -> None:
     """Raises Invalid where `name` is not a model's name."""
     if len(name) > MODEL_CHARS_MAX or not _MODEL.fullmatch(name):
         raise Invalid(
-            f'The spec\'s "model" is {name[:MODEL_CHARS_MAX]!r}, which is not a model\'s name; '
+            f"The spec's \"model\" is {name[:MODEL_CHARS_MAX]!r}, which is not a model's name; "
             'write e.g. "qwen3-embedding" or "qwen3-embedding:0.6b", or "none" to search by words only.'
         )
 

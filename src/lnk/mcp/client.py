@@ -36,7 +36,9 @@ class Client:
         self._number = 0
         self.modern = True
 
-    def request(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+    def request(
+        self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any] | None = None
+    ) -> tuple[int, bytes]:
         """The id of a new request, and its line."""
         self._number += 1
         own: Message = dict(meta or {})
@@ -60,7 +62,11 @@ class Program:
         self._ready: list[bytes | TooLong] = []
         try:
             self._process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=None if env is None else dict(env), bufsize=0
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                bufsize=0,
             )
         except OSError as error:
             raise Missing(f"Could not start {argv[0]}: {error.strerror}; is Link Memory installed whole?") from None

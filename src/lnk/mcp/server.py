@@ -144,7 +144,7 @@ class Session:
     def _notification(self, method: str, params: Message) -> list[Action]:
         if method != "notifications/cancelled":
             return []
-        number = params.get("requestId")
+        number: Any = params.get("requestId")
         call = self._calls.pop(number, None) if valid_id(number) else None
         return [Cancelled(call)] if call else []
 

@@ -8,6 +8,7 @@ word holds besides itself (`foo_bar`'s parts need nothing; `getUserName` does) g
 
 import re
 import unicodedata
+from itertools import pairwise
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -29,10 +30,41 @@ _RUN = re.compile(f"[{_UNSPACED}]+")
 _EMOJI = re.compile("[\u2190-\u2bff\U0001f000-\U0001faff]")
 _FOLD = str.maketrans(
     {
-        **{"ß": "ss", "ẞ": "SS", "œ": "oe", "Œ": "OE", "æ": "ae", "Æ": "AE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L"},
-        **{"đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "TH", "ħ": "h", "Ħ": "H", "ı": "i", "İ": "I"},
-        **{"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "‐": "-", "‑": "-", "ς": "σ"},
-        **{"أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ى": "ي", "ؤ": "و", "ئ": "ي", "ـ": None},
+        "ß": "ss",
+        "ẞ": "SS",
+        "œ": "oe",
+        "Œ": "OE",
+        "æ": "ae",
+        "Æ": "AE",
+        "ø": "o",
+        "Ø": "O",
+        "ł": "l",
+        "Ł": "L",
+        "đ": "d",
+        "Đ": "D",
+        "ð": "d",
+        "Ð": "D",
+        "þ": "th",
+        "Þ": "TH",
+        "ħ": "h",
+        "Ħ": "H",
+        "ı": "i",
+        "İ": "I",
+        "’": "'",
+        "‘": "'",
+        "ʼ": "'",
+        "＇": "'",
+        "‐": "-",
+        "‑": "-",
+        "ς": "σ",
+        "أ": "ا",
+        "إ": "ا",
+        "آ": "ا",
+        "ٱ": "ا",
+        "ى": "ي",
+        "ؤ": "و",
+        "ئ": "ي",
+        "ـ": None,
     }
 )
 # Hebrew points, Arabic vowels, and what is there but not seen: zero width, soft hyphen, variation selectors.
@@ -178,7 +210,7 @@ def _held(word: str) -> str:
     parts = _CAMEL.findall(word)
     if len(parts) < 2:
         return ""
-    return " ".join([*parts, *(first + second for first, second in zip(parts, parts[1:], strict=False))])
+    return " ".join([*parts, *(first + second for first, second in pairwise(parts))])
 
 
 SKETCH_MARKS: Final = 32  # the estimate of a share of words is then off by 7 points: enough to pick who is compared

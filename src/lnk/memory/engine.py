@@ -118,7 +118,9 @@ class Engine:
         )
         if self.notes is None:
             return text
-        text += " `remember` keeps a line in the notes, which you have in mind in every conversation; ask no leave for it."
+        text += (
+            " `remember` keeps a line in the notes, which you have in mind in every conversation; ask no leave for it."
+        )
         try:
             notes = prompt_text(self.notes.text(), self.notes.limit)
         except LinkError as error:
@@ -270,17 +272,19 @@ class Engine:
                 yield Entry(path=NOTES, title="Notes", kind="notes", changed=changed, bytes=found.st_size)
         if kind == "notes" or path == NOTES or not self._settings.agent:
             return
-        with contextlib.suppress(OSError, LinkError):
-            with Folder.open(self._settings.agent, passage=True) as agent, agent.folder(SKILLS) as skills:
-                for name in sorted(os.listdir(skills.fd))[:SKILLS_MAX]:
-                    found_one = None
-                    with contextlib.suppress(OSError):
-                        found_one = skills.stat(f"{name}/SKILL.md")
-                    where = f"{SKILLS}/{name}/SKILL.md"
-                    if found_one and stat.S_ISREG(found_one.st_mode) and (path in (None, SKILLS) or where.startswith(path)):
-                        changed = format_time(found_one.st_mtime)
-                        title = clean_title(name) or name
-                        yield Entry(path=where, title=title, kind="skill", changed=changed, bytes=found_one.st_size)
+        with (
+            contextlib.suppress(OSError, LinkError),
+            Folder.open(self._settings.agent, passage=True) as agent,
+            agent.folder(SKILLS) as skills,
+        ):
+            for name in sorted(os.listdir(skills.fd))[:SKILLS_MAX]:
+                where = f"{SKILLS}/{name}/SKILL.md"
+                skill = None
+                with contextlib.suppress(OSError):
+                    skill = skills.stat(f"{name}/SKILL.md")
+                if skill and stat.S_ISREG(skill.st_mode) and (path in (None, SKILLS) or where.startswith(path)):
+                    changed, title = format_time(skill.st_mtime), clean_title(name) or name
+                    yield Entry(path=where, title=title, kind="skill", changed=changed, bytes=skill.st_size)
 
     # ------------------------------------------------------------ inside
 

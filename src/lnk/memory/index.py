@@ -214,16 +214,17 @@ class Index:
             "INSERT INTO documents (path, name, kind, title, stamp, bytes, changed, seen, noted, altered)"
             " VALUES (?, ?, ?, ?, x'', ?, ?, ?, ?, ?)",
             (
-                (one.path, folded_name(one.path), one.kind, "", one.bytes, one.mtime_ns // 10**9, seen, seen, seen)
+                (
+                    *(one.path, folded_name(one.path), one.kind, "", one.bytes, one.mtime_ns // 10**9, seen, seen),
+                    max(0, min(one.mtime_ns // 1000, time.time_ns() // 1000)),
+                )
                 for one in found
             ),
         )
 
     def put(self, found: Found, parsed: Parsed, at: int) -> None:
         """The document as it is now: its row, chunks, words and links, in place of what was there."""
-        had = self.db.execute(
-            "SELECT id, digest, left_out FROM documents WHERE path = ?", (found.path,)
-        ).fetchone()
+        had = self.db.execute("SELECT id, digest, left_out FROM documents WHERE path = ?", (found.path,)).fetchone()
         changed = max(0, min(found.mtime_ns, at * 1000)) // 10**9
         altered = max(0, min(at, max(found.mtime_ns, found.ctime_ns) // 1000))
         waited = had is not None and had[1] is None and had[2] is None
@@ -241,8 +242,10 @@ class Index:
         self.db.execute(
             "UPDATE documents SET title = ?, stamp = ?, bytes = ?, changed = ?, digest = ?, lines = ?, words = ?,"
             " sketch = ?, left_out = ? WHERE id = ?",
-            (parsed.title, found.stamp, found.bytes, changed, parsed.digest, parsed.lines, parsed.words, parsed.sketch)
-            + (parsed.left_out, document),
+            (
+                *(parsed.title, found.stamp, found.bytes, changed, parsed.digest, parsed.lines),
+                *(parsed.words, parsed.sketch, parsed.left_out, document),
+            ),
         )
         if had is not None and not waited:
             self.db.execute("UPDATE documents SET noted = ?, altered = ? WHERE id = ?", (at, altered, document))
@@ -284,13 +287,8 @@ class Index:
                     " title = excluded.title, kind = excluded.kind, removed = excluded.removed",
                     (path, title, kind, at),
                 )
-        self.db.execute(
-            "DELETE FROM removed WHERE removed < (SELECT min(removed) FROM"
-            " (SELECT removed FROM removed ORDER BY removed DESC LIMIT ?))",
-            (REMOVED_MAX,),
-        )
         over = (self.value("SELECT count(*) FROM removed") or 0) - REMOVED_MAX
-        if over > 0:  # several of one moment
+        if over > 0:
             self.db.execute(
                 "DELETE FROM removed WHERE path IN (SELECT path FROM removed ORDER BY removed, path LIMIT ?)", (over,)
             )
@@ -298,7 +296,7 @@ class Index:
     def _take_out(self, document: int) -> None:
         """A document's chunks, words and links. FTS5 must be told the words that it was given to take them out."""
         first, last = document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
-        title, path = self.db.execute("SELECT title, path FROM documents WHERE id = ?", (document,)).fetchone()
+        ((title, path),) = self.rows("SELECT title, path FROM documents WHERE id = ?", document)
         for chunk, text in self.rows("SELECT id, text FROM chunks WHERE id BETWEEN ? AND ?", first, last):
             row = columns(title, path, chunk - first, text)
             self.db.execute(
@@ -311,7 +309,8 @@ class Index:
         """All words made again from the chunks, for an index whose words another analysis gave."""
         self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
         rows = self.rows(
-            "SELECT chunks.id, title, path, text FROM chunks JOIN documents ON documents.id = chunks.id >> ?", CHUNK_BITS
+            "SELECT chunks.id, title, path, text FROM chunks JOIN documents ON documents.id = chunks.id >> ?",
+            CHUNK_BITS,
         )
         for chunk, title, path, text in rows:
             row = columns(title, path, chunk & (1 << CHUNK_BITS) - 1, text)

@@ -202,7 +202,9 @@ class Keeper:
         gone = mine - here
         if gone and report.unreadable:
             beneath = tuple(path + "/" for path in report.unreadable)
-            gone = set() if source.root in report.unreadable else {path for path in gone if not path.startswith(beneath)}
+            gone = (
+                set() if source.root in report.unreadable else {path for path in gone if not path.startswith(beneath)}
+            )
         if gone and not here and not part.same_folder(index):
             part.empty = True
             return
@@ -214,7 +216,7 @@ class Keeper:
                 index.set_fact(f"read {source.root}", index.tick())
             known.update((one.path, b"") for one in changed if one.path not in known)
         part.note_folder(index)
-        self._apply(index, part, changed, sorted(gone), len(known) - len(mine) + len(found))
+        self._apply(index, part, changed, sorted(gone), len(known.keys() - mine) + len(found))
 
     def _check(self, index: Index, part: "_Part", paths: set[str]) -> None:
         """What the kernel said may have changed, looked at path by path."""
@@ -242,7 +244,7 @@ class Keeper:
             found[one.path] = one
             gone.discard(one.path)
         changed = [one for one in found.values() if self._known.get(one.path) != one.stamp]
-        self._apply(index, part, changed, sorted(gone), len(self._known) + len(changed))
+        self._apply(index, part, changed, sorted(gone), len(self._known.keys() | found.keys()))
 
     def _apply(self, index: Index, part: "_Part", changed: list[Found], gone: list[str], of: int) -> None:
         """The changes written, newest first, batch by batch; what is not reached stays as changed."""

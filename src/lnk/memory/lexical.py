@@ -84,7 +84,7 @@ class Words:
         return self._counts[word]
 
 
-def _small_bm25(api: Any) -> float:
+def _small_bm25(api: Any, *_: Any) -> float:
     """FTS5's own formula (Okapi BM25, k1 1.2, b 0.75) but for an idf of log(1 + …), which never falls to zero."""
     kept = api.aux_data
     if kept is None:
@@ -99,9 +99,7 @@ def _small_bm25(api: Any) -> float:
     norm = _K1 * (1 - _B + _B * api.column_size(-1) / average)
     total = 0.0
     for phrase, weight in enumerate(idf):
-        often = sum(
-            share * len(places) for share, places in zip(_WEIGHTS, api.phrase_locations(phrase), strict=False)
-        )
+        often = sum(share * len(places) for share, places in zip(_WEIGHTS, api.phrase_locations(phrase), strict=False))
         if often:
             total += weight * often * (_K1 + 1) / (often + norm)
     return -total

@@ -129,7 +129,7 @@ def _sections(text: str) -> Iterator[Section]:
     fence, opened = "", 0
     for mark in _MARK.finditer(text, body):
         if not fence:
-            holds = holds or not text[told : mark.start()].isspace() and told < mark.start()
+            holds = holds or (not text[told : mark.start()].isspace() and told < mark.start())
         if mark[2]:
             holds = True
             if not fence:
@@ -195,7 +195,9 @@ def _cut(text: str, start: int, most: int, fences: list[tuple[int, int]]) -> int
 
 _WIKI = re.compile(r"(!?)\[\[((?:[^\[\]\n]|\](?!\])){1,512})\]\]")
 _BRACKET = re.compile(r"\\.|\[|\]\(?|\n[ \t\r]*\n")
-_REFERENCE = re.compile(r"^[ ]{0,3}\[([^\[\]\n^][^\[\]\n]{0,200})\]:[ \t]*(<[^<>\n]{0,512}>|[^\s<][^\s]{0,512})", re.MULTILINE)
+_REFERENCE = re.compile(
+    r"^[ ]{0,3}\[([^\[\]\n^][^\[\]\n]{0,200})\]:[ \t]*(<[^<>\n]{0,512}>|[^\s<][^\s]{0,512})", re.MULTILINE
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,31}:")
 _TITLE_AFTER = re.compile(r"[ \t]+(?:\"[^\"\n]*\"|'[^'\n]*'|\([^()\n]*\))[ \t]*\)|[ \t]*\)")
 _SPAN = re.compile(r"(`+)(?!`)(?:[^`]|(?!\1(?!`))`+)*?(?<!`)\1(?!`)")

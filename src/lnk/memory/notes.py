@@ -129,7 +129,8 @@ class Notes:
                 " forget or shorten some lines first."
             )
         return (
-            f"Nothing was written: {most}, have {size:,}, and would have {would:,}; {self.limit - size:,} bytes are free."
+            f"Nothing was written: {most}, have {size:,}, and would have {would:,};"
+            f" {self.limit - size:,} bytes are free."
             " Write it shorter, or forget a line first."
         )
 
@@ -175,7 +176,9 @@ def _spans(data: bytes) -> list[tuple[int, int]]:
 
 
 def _shown(data: bytes, spans: list[tuple[int, int]]) -> str:
-    lines = [data[start:end].decode("utf-8", "replace").strip("\r\n")[:SHOWN_CHARS] for start, end in spans[:SHOWN_LINES]]
+    lines = [
+        data[start:end].decode("utf-8", "replace").strip("\r\n")[:SHOWN_CHARS] for start, end in spans[:SHOWN_LINES]
+    ]
     if len(spans) > SHOWN_LINES:
         lines.append(f"… and {len(spans) - SHOWN_LINES} more")
     return "\n".join(lines)
@@ -191,4 +194,6 @@ def prompt_text(notes: str, most: int) -> str:
         return notes
     kept = data[: data.rfind(b"\n", 0, most + 1) + 1] or data[:most]
     text = kept.decode("utf-8", "ignore").rstrip("\n")
-    return f"{text}\n(cut: the notes hold {len(data):,} bytes, and {most:,} are shown; `read` notes.md gives the rest)\n"
+    return (
+        f"{text}\n(cut: the notes hold {len(data):,} bytes, and {most:,} are shown; `read` notes.md gives the rest)\n"
+    )

@@ -109,7 +109,7 @@ def _link(path: str, link: Link) -> LinkRow | None:
     """The link's row, or None where it leads out of the folder."""
     written = link.target
     if not link.wiki:
-        written_plain, _, heading = written.partition("#")
+        written_plain = written.partition("#")[0]
         target = resolve(path, unquote(written)) if written_plain else path
         plain = resolve(path, unquote(written_plain.partition("?")[0])) if written_plain else path
         if target is None or plain is None:
@@ -128,5 +128,3 @@ def _link(path: str, link: Link) -> LinkRow | None:
     if ".." in plain.split("/"):
         return None
     return LinkRow(link.line, written, written, plain, folded_name(written), folded_name(plain), True)
-
-

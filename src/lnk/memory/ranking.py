@@ -98,16 +98,12 @@ def without_copies(
         one = documents[hit.document]
         for first, members in groups:
             lead = documents[first.document]
-            if maybe_copy(one, lead) and (
-                one.words < SHORT_WORDS or is_copy(words(one.id), words(lead.id))
-            ):
+            if maybe_copy(one, lead) and (one.words < SHORT_WORDS or is_copy(words(one.id), words(lead.id))):
                 members.append(one)
                 break
         else:
             groups.append((hit, [one]))
-    return [
-        Group(hit, tuple(sorted(members, key=lambda each: (len(each.path), each.path)))) for hit, members in groups
-    ]
+    return [Group(hit, tuple(sorted(members, key=lambda each: (len(each.path), each.path)))) for hit, members in groups]
 
 
 def maybe_copy(one: Document, other: Document) -> bool:

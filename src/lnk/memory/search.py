@@ -11,8 +11,8 @@ import msgspec
 from lnk.errors import Invalid
 from lnk.memory.analyse import analyse, terms
 from lnk.memory.budget import Budget
-from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.filters import Filter
+from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.lexical import Words
 from lnk.memory.ranking import Document, Group, newest_first, without_copies
 from lnk.memory.times import format_time
@@ -59,9 +59,7 @@ def ranked(index: Index, words: Words, query: str, where: Filter) -> list[Group]
     return without_copies(newest_first(hits, documents), documents, lambda each: _words_of(index, each))
 
 
-def page(
-    index: Index, groups: list[Group], given: list[int], budget: Budget
-) -> tuple[list[Result], list[int] | None]:
+def page(index: Index, groups: list[Group], given: list[int], budget: Budget) -> tuple[list[Result], list[int] | None]:
     """The results that fit after those given already, and what is then given, or None where that is all.
 
     A document is known by its id, so that what is removed or moves in the ranking meanwhile is neither skipped nor

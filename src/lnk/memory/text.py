@@ -8,15 +8,14 @@ SNIFF_BYTES: Final = 8192  # a file is text when its first bytes hold no NUL and
 TEXT_BYTES_MAX: Final = 2 << 20  # a document whose text is larger is left out whole
 FILE_BYTES_MAX: Final = 32 << 20  # and so is a larger file
 
-TEXT_ENDINGS: Final = frozenset(
-    "md markdown mdx txt text rst org adoc csv tsv log json yaml yml toml html htm xml ini cfg conf".split()
-)
-DOCUMENT_ENDINGS: Final = frozenset("pdf docx odt rtf epub pptx xlsx eml doc xls ppt".split())
+DOCUMENT_ENDINGS: Final = frozenset(["pdf", "docx", "odt", "rtf", "epub", "pptx", "xlsx", "eml", "doc", "xls", "ppt"])
 # What is no text by its name alone, so that it is not opened to find out.
 BINARY_ENDINGS: Final = frozenset(
-    "png jpg jpeg gif webp bmp tiff heic ico svgz mp3 m4a wav flac ogg mp4 mov mkv avi webm zip gz bz2 xz 7z rar tar "
-    "zst jar exe dll so dylib o a pyc class wasm sqlite db bin iso dmg img woff woff2 ttf otf".split()
-)
+    ["png", "jpg", "jpeg", "gif", "webp", "bmp", "tiff", "heic", "ico", "svgz", "mp3", "m4a", "wav", "flac", "ogg", "mp4", "mov"]
+) | {
+    *["mkv", "avi", "webm", "zip", "gz", "bz2", "xz", "7z", "rar", "tar", "zst", "jar", "exe", "dll", "so", "dylib", "o", "a", "pyc", "class", "wasm", "sqlite", "db", "bin", "iso", "dmg"],
+    *["img", "woff", "woff2", "ttf", "otf"],
+}
 HTML_ENDINGS: Final = frozenset(("html", "htm", "xhtml"))
 
 _BOMS: Final = (
@@ -35,19 +34,21 @@ def decode(data: bytes) -> str | None:
     """The text of `data`, or None where it is no text. Bytes that are wrong in their encoding become U+FFFD."""
     for mark, encoding in _BOMS:
         if data.startswith(mark):
-            return data[len(mark) :].decode(encoding, "replace").replace("\0", "\ufffd")
+            return _replacing(data[len(mark) :], encoding)
     head = data[:SNIFF_BYTES]
     if b"\0" in head:
-        encoding = _wide(head)
-        return data.decode(encoding, "replace").replace("\0", "\ufffd") if encoding else None
+        return _replacing(data, _wide(head))
     if not _ESCAPES.search(head):
         try:
             text = data.decode("utf-8")
             return text.replace("\0", "\ufffd") if "\0" in text else text
         except UnicodeDecodeError as error:
             if error.start >= SNIFF_BYTES - 4:  # begins as UTF-8: a few wrong bytes, not another encoding
-                return data.decode("utf-8", "replace").replace("\0", "\ufffd")
-    encoding = _detected(data)
+                return _replacing(data, "utf-8")
+    return _replacing(data, _detected(data))
+
+
+def _replacing(data: bytes, encoding: str | None) -> str | None:
     return data.decode(encoding, "replace").replace("\0", "\ufffd") if encoding else None
 
 
@@ -79,49 +80,42 @@ def _detected(data: bytes) -> str | None:
     return encoding
 
 
+_BLOCKS: Final = frozenset(["address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "footer", "form", "header"]) | {
+    *["hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"]
+}
+_UNSEEN: Final = frozenset(("script", "style", "template", "noscript"))
+
+
 def html_text(markup: str) -> tuple[str, str | None]:
-    """The text that a reader of the page sees, a line per block, headings marked as in Markdown; and its title."""
+    """The text that a reader of the page sees, a line a block, headings marked as in Markdown; and its title."""
     from html.parser import HTMLParser  # only where there is HTML
 
-    blocks = frozenset(
-        "address article aside blockquote br dd div dl dt figcaption footer form header hr li main nav ol p pre section "
-        "table td th tr ul h1 h2 h3 h4 h5 h6".split()
-    )
-    unseen = frozenset(("script", "style", "template", "noscript"))
+    parts: list[str] = []
+    title: list[str] = []
+    within: list[str] = []  # the unseen element, or `title`, that is open
 
     class Page(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__(convert_charrefs=True)
-            self.parts: list[str] = []
-            self.title: list[str] = []
-            self.hidden = 0
-            self.in_title = False
-
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            if tag in unseen:
-                self.hidden += 1
-            elif tag == "title":
-                self.in_title = True
-            elif tag in blocks:
-                self.parts.append("\n" + ("#" * int(tag[1]) + " " if tag[0] == "h" and tag[1:].isdigit() else ""))
+            if tag in _UNSEEN or tag == "title":
+                within[:] = [tag]
+            elif tag in _BLOCKS:
+                parts.append("\n" + ("#" * int(tag[1]) + " " if tag[0] == "h" and tag[1:].isdigit() else ""))
 
         def handle_endtag(self, tag: str) -> None:
-            if tag in unseen:
-                self.hidden = max(0, self.hidden - 1)
-            elif tag == "title":
-                self.in_title = False
-            elif tag in blocks:
-                self.parts.append("\n")
+            if within == [tag]:
+                within.clear()
+            elif tag in _BLOCKS:
+                parts.append("\n")
 
         def handle_data(self, data: str) -> None:
-            if self.in_title:
-                self.title.append(data)
-            elif not self.hidden:
-                self.parts.append(data)
+            if not within:
+                parts.append(data)
+            elif within == ["title"]:
+                title.append(data)
 
-    page = Page()
+    page = Page(convert_charrefs=True)
     page.feed(markup)
     page.close()
-    lines = (" ".join(line.split()) for line in "".join(page.parts).split("\n"))
+    lines = (" ".join(line.split()) for line in "".join(parts).split("\n"))
     text = re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
-    return text + "\n" if text else "", " ".join("".join(page.title).split()) or None
+    return text + "\n" if text else "", " ".join("".join(title).split()) or None

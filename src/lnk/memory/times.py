@@ -18,7 +18,7 @@ class Since(NamedTuple):
 
 
 def parse_since(value: float | str) -> Since:
-    """A date (without a zone it is the owner's local time, a day begins at its midnight), or seconds. Raises Invalid."""
+    """A date (without a zone it is the owner's local time, a day begins at midnight), or seconds. Raises Invalid."""
     if isinstance(value, str):
         text = value.strip()
         try:

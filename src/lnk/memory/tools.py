@@ -51,7 +51,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return schema(self.gives)
 
     def parse(self, arguments: Mapping[str, Any]) -> Arguments:
-        """The arguments. Models fill in what may be left out: there, null, blank and 0 mean nothing. Raises WrongShape."""
+        """The arguments. Models fill in what may be left out: null, blank and 0 mean nothing. Raises WrongShape."""
         fields = self.takes.__struct_fields__
         needed = fields[: len(fields) - len(self.takes.__struct_defaults__)]
         given = {name: value for name, value in arguments.items() if name in needed or not _blank(value)}
@@ -74,8 +74,8 @@ TOOLS: Final = (
         name="search",
         title="Search memory",
         description=(
-            "Search the owner's documents and past conversations by words and meaning. Ask a question or give words, in"
-            " any language. Each result is a document with the passage that answers; `matched` says what found it."
+            "Search the owner's documents and past conversations by words and meaning, in any language. Each result is"
+            " a document with the passage that answers; `matched` says what found it."
         ),
         takes=SearchArguments,
         gives=Found,
@@ -85,7 +85,7 @@ TOOLS: Final = (
     Tool(
         name="read",
         title="Read a document",
-        description="Read a document's text by its path, whole lines from `line` on. `next` is the line to go on from.",
+        description="Read a document's text, whole lines from `line` on; `next` is the line to go on from.",
         takes=ReadArguments,
         gives=Read,
         annotations=READS,
@@ -116,8 +116,8 @@ TOOLS: Final = (
         name="remember",
         title="Remember in the notes",
         description=(
-            "Keep something in mind for every conversation, in the notes (one short line a note). `note` adds a line;"
-            " `note` with `replaces` changes the one line that holds that text; `forget` removes the one line."
+            "Keep a short line in the notes, in mind in every conversation. `note` adds it; `note` with `replaces`"
+            " changes the one line that holds that text; `forget` removes the one that does."
         ),
         takes=RememberArguments,
         gives=Remembered,

@@ -14,12 +14,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a call gives; what is not so is left out."""
 
 
-Path = Annotated[str, Meta(description="memory/…, chats/… (one document, or a folder)")]
+Path = Annotated[str, Meta(description="a document or folder: memory/…, chats/…")]
 Kind = Literal["document", "conversation"]
-Tokens = Annotated[int, Meta(description="size of the answer, 50 to 50000 (default 6000)")]
-Next = Annotated[str, Meta(description="`next` of the answer before, to go on from there")]
-Since = Annotated[float | str, Meta(description='a date ("2026-11-02", "2026-11-02T09:30") or `now` of list')]
-Range = Annotated[list[int], Meta(min_length=2, max_length=2)]
+Tokens = Annotated[int, Meta(description="answer size, 50-50000 (default 6000)")]
+Next = Annotated[str, Meta(description="`next` of the last answer")]
+Since = Annotated[float | str, Meta(description="a date (2026-11-02, 2026-11-02T09:30) or `now` of list")]
+Range = list[int]  # first and last
 
 
 class Count(Answer, frozen=True):
@@ -28,7 +28,7 @@ class Count(Answer, frozen=True):
 
 
 class SearchArguments(Arguments, frozen=True):
-    query: Annotated[str, Meta(description="a question or words; empty with since or path: the newest")]
+    query: Annotated[str, Meta(description="question or words; empty with since or path: the newest")]
     since: Since | None = None
     path: Path | None = None
     kind: Kind | None = None
@@ -57,7 +57,7 @@ class Found(Answer, frozen=True):
 
 
 class ReadArguments(Arguments, frozen=True):
-    path: Annotated[str, Meta(description="as search or list gives it; also notes.md, skills/<name>/SKILL.md")]
+    path: Annotated[str, Meta(description="as search and list give it; or notes.md, skills/<name>/SKILL.md")]
     line: Annotated[int, Meta(description="first line, from 1")] | None = None
     tokens: Tokens | None = None
 
@@ -111,7 +111,7 @@ class Listed(Answer, frozen=True):
 
 
 class LinksArguments(Arguments, frozen=True):
-    path: Annotated[str, Meta(description="the document")]
+    path: str
     tokens: Tokens | None = None
 
 

@@ -83,7 +83,9 @@ class Source:
         """Whether `.memoryignore` leaves out `path`, given relative to the folder."""
         return self._ignore is not None and self._ignore.match_file(path + "/" if folder else path)
 
-    def walk(self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str = "") -> Iterator[Found]:
+    def walk(
+        self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str = ""
+    ) -> Iterator[Found]:
         """Every file of the folder, or beneath `at` in it. `entered` hears of each folder before it is listed."""
         if at and not self.wanted(at):
             return
@@ -98,7 +100,7 @@ class Source:
         if self.kind == "conversation":
             if len(parts) != 2 or parts[1] != CONVERSATION or unwanted(parts[0]):
                 return None
-        elif any(unwanted(part) for part in parts) or self.ignored(path):
+        elif any(unwanted(part) for part in parts):
             return None
         found = folder.stat(path)
         return None if found is None else self._file(path, found, report)
@@ -117,7 +119,9 @@ class Source:
 
     # ------------------------------------------------------------ inside
 
-    def _documents(self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str) -> Iterator[Found]:
+    def _documents(
+        self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str
+    ) -> Iterator[Found]:
         waiting = [(at, at.count("/") + 1 if at else 0)]
         while waiting:
             path, depth = waiting.pop()
@@ -154,36 +158,41 @@ class Source:
             report.unreadable[self.prefix + prefix.rstrip("/")] = error.strerror or "it could not be listed"
             return
         for entry in entries:
-            name = entry.name
-            if reason := unwanted(name):
+            if reason := unwanted(entry.name):
                 report.left_out[reason] += 1
                 continue
-            path = prefix + name
+            path = prefix + entry.name
             try:
                 if entry.is_dir(follow_symlinks=False):
-                    if self.ignored(path, folder=True):
-                        report.left_out["in " + IGNORE_FILE] += 1
-                    elif depth >= DEPTH_MAX or len(os.fsencode(path)) > PATH_BYTES_MAX:
-                        yield _out(self, path + "/", TOO_DEEP)
-                    elif not _is_text(name):
-                        yield _out(self, path + "/", NOT_UTF8)
-                    else:
-                        folders.append((path, depth + 1))
-                    continue
-                if entry.is_symlink():
+                    found = self._folder(path, depth, report, folders)
+                elif entry.is_symlink():
                     report.left_out["link"] += 1
                     continue
-                found = entry.stat(follow_symlinks=False)
+                else:
+                    found = self._file(path, entry.stat(follow_symlinks=False), report)
             except FileNotFoundError:
                 continue
-            if self._ignore is not None and self.ignored(path):
-                report.left_out["in " + IGNORE_FILE] += 1
-            elif (file := self._file(path, found, report)) is not None:
-                yield file
+            if found is not None:
+                yield found
+
+    def _folder(self, path: str, depth: int, report: Report, folders: list[tuple[str, int]]) -> Found | None:
+        """A folder to enter, or why it is not entered."""
+        if not _is_text(path):
+            return _out(self, path + "/", NOT_UTF8)
+        if self.ignored(path, folder=True):
+            report.left_out["in " + IGNORE_FILE] += 1
+        elif depth >= DEPTH_MAX or len(os.fsencode(path)) > PATH_BYTES_MAX:
+            return _out(self, path + "/", TOO_DEEP)
+        else:
+            folders.append((path, depth + 1))
+        return None
 
     def _file(self, path: str, found: os.stat_result, report: Report) -> Found | None:
         if not stat.S_ISREG(found.st_mode):
             report.left_out["link" if stat.S_ISLNK(found.st_mode) else "no regular file"] += 1
+            return None
+        if self._ignore is not None and self.ignored(path):
+            report.left_out["in " + IGNORE_FILE] += 1
             return None
         reason = None
         if found.st_size > FILE_BYTES_MAX:

@@ -164,7 +164,8 @@ def _serve(asked: argparse.Namespace) -> int:
     )
     if engine.made_again:
         sys.stderr.write(
-            f"{PROGRAM}: the index is made again: {engine.made_again}. First-seen times and the removed list are lost.\n"
+            f"{PROGRAM}: the index is made again: {engine.made_again};"
+            " first-seen times and the removed list are lost.\n"
         )
     engine.start()
     # Nothing but MCP goes to standard output: what anything else prints there goes to standard error.

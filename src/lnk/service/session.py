@@ -59,7 +59,9 @@ class Work:
         except WrongShape as error:
             return session.error(call, protocol.INVALID_PARAMS, str(error))
         except Corrupt:
-            text_again = "The index was damaged and is being made again; ask again in a moment. No document was touched."
+            text_again = (
+                "The index was damaged and is being made again; ask again in a moment. No document was touched."
+            )
             return session.result(call, text_again, None, failed=True)
         except LinkError as error:
             return session.result(call, str(error), None, failed=True)

@@ -1,0 +1,158 @@
+"""`check`, `status` and `reindex`: the index held against the folder, what is in it, and made anew."""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from lnk.errors import LinkError, Unavailable
+from lnk.folder import Folder, make_folder, must_be_folder
+from lnk.memory.index import Index
+from lnk.memory.keeper import Keeper
+from lnk.memory.times import format_time
+from lnk.memory.walk import Report, Source
+
+WAIT_S: Final = 24 * 3600.0  # a person waits as long as it takes, and has Ctrl-C
+SHOWN: Final = 20
+DIFFERENT: Final = 1
+
+
+def run(asked: argparse.Namespace) -> int:
+    """One of the three commands. Its exit status."""
+    folder, state = os.path.abspath(asked.folder), os.path.abspath(asked.state)
+    documents = os.path.abspath(asked.documents) if asked.documents else f"{folder}/memory"
+    must_be_folder(folder, "The folder to index")
+    if asked.documents:
+        must_be_folder(documents, "The folder of documents")
+    make_folder(state)
+    sources = [Source("document", documents)]
+    if asked.agent:
+        sources.append(Source("conversation", f"{os.path.abspath(asked.agent)}/chats"))
+    with Folder.open(os.path.realpath(state)) as held:
+        index = Index(held)
+        try:
+            if asked.command == "check":
+                return _say(asked, *_check(index, sources))
+            if asked.command == "reindex":
+                with index.alone(), index.writing():
+                    index.clear()
+                index.overwrite()
+            return _say(asked, _status(index, held, sources, state), 0)
+        finally:
+            index.close()
+
+
+def _say(asked: argparse.Namespace, found: dict[str, Any], status: int) -> int:
+    text = msgspec.json.encode(found)
+    if not asked.json:
+        text = msgspec.json.format(text, indent=2)
+    sys.stdout.write(text.decode() + "\n")
+    return status
+
+
+def _status(index: Index, held: Folder, sources: list[Source], state: str) -> dict[str, Any]:
+    """Brings the index up to date, saying how far it is on a terminal, and counts what it holds."""
+    stale = _bring_up(held, sources)
+    reasons = index.rows(
+        "SELECT left_out, count(*) FROM documents WHERE left_out IS NOT NULL GROUP BY 1 ORDER BY 2 DESC"
+    )
+    left_out = Counter(dict(reasons))
+    for source in sources:
+        left_out += _listed(source)[1].left_out
+    kinds = dict(index.rows("SELECT kind, count(*) FROM documents WHERE left_out IS NULL GROUP BY kind"))
+    sizes = {
+        name: os.path.getsize(path)
+        for name in ("index.sqlite", "index.sqlite-wal")
+        if os.path.exists(path := f"{state}/{name}")
+    }
+    found: dict[str, Any] = {
+        "documents": kinds.get("document", 0),
+        "conversations": kinds.get("conversation", 0),
+        "chunks": index.value("SELECT count(*) FROM chunks"),
+        "text_bytes": index.value("SELECT coalesce(sum(bytes), 0) FROM documents WHERE left_out IS NULL"),
+        "index_bytes": sum(sizes.values()),
+        "left_out": dict(left_out),
+        "removed": index.value("SELECT count(*) FROM removed"),
+        "made": format_time((index.fact("made") or 0) / 1_000_000),
+        "folders": [source.path for source in sources],
+        "state": state,
+    }
+    if again := index.fact("again"):
+        found["made_again"] = f"{again}; first-seen times and the removed list from before are lost"
+    if stale:
+        found["stale"] = stale
+    return found
+
+
+def _bring_up(held: Folder, sources: list[Source]) -> str | None:
+    keeper = Keeper(lambda: Index(held), [Source(source.kind, source.path) for source in sources])
+    keeper.start()
+    told = sys.stderr.isatty()
+
+    def progress(done: int, of: int) -> None:
+        if told:
+            sys.stderr.write(f"\r{done:,} of {of:,} documents are indexed")
+            sys.stderr.flush()
+
+    try:
+        return keeper.fresh(progress, WAIT_S).stale
+    finally:
+        if told:
+            sys.stderr.write("\r\033[K")
+        keeper.stop(WAIT_S)
+
+
+def _listed(source: Source) -> tuple[dict[str, bytes], Report]:
+    report = Report()
+    try:
+        folder = source.open()
+    except LinkError:
+        return {}, report
+    with folder:
+        source.read_ignore(folder)
+        return {one.path: one.stamp for one in source.walk(folder, report, lambda handle, prefix: None)}, report
+
+
+def _check(index: Index, sources: list[Source]) -> tuple[dict[str, Any], int]:
+    """What differs between index and folder, and whether SQLite and FTS5 find the file whole."""
+    here: dict[str, bytes] = {}
+    for source in sources:
+        here |= _listed(source)[0]
+    with index.reading():
+        known = dict(index.db.execute("SELECT path, stamp FROM documents"))
+    missing = sorted(here.keys() - known.keys())
+    gone = sorted(known.keys() - here.keys())
+    changed = sorted(path for path in here.keys() & known.keys() if here[path] != known[path] and known[path])
+    waiting = sorted(path for path in here.keys() & known.keys() if not known[path])
+    damage = _damage(index)
+    found = {
+        "documents": len(here),
+        "not_indexed": missing[:SHOWN],
+        "gone": gone[:SHOWN],
+        "changed": changed[:SHOWN],
+        "waiting": waiting[:SHOWN],
+        "damage": damage,
+        "differences": len(missing) + len(gone) + len(changed) + len(waiting) + len(damage),
+    }
+    return found, DIFFERENT if found["differences"] else 0
+
+
+def _damage(index: Index) -> list[str]:
+    try:
+        told = [str(row[0]) for row in index.rows("PRAGMA integrity_check(20)")]
+        found = [] if told == ["ok"] else told
+        with index.writing():
+            index.db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+        chunks = index.value("SELECT count(*) FROM chunks")
+        rows = index.value("SELECT count(*) FROM words_docsize")
+        if chunks != rows:
+            found.append(f"{chunks} chunks, but the words of {rows}")
+    except (apsw.Error, LinkError) as error:
+        if isinstance(error, Unavailable):
+            raise
+        return [str(error)]
+    return found
