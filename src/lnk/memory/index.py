@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -133,7 +132,7 @@ class Index:
         return db
 
     def _make(self, db: apsw.Connection, why: str | None) -> None:
-        schema = files("lnk.memory").joinpath("schema.sql").read_text("utf-8")
+        schema = _schema()
         made = time.time_ns() // 1000
         with db:
             db.execute(schema)
@@ -359,6 +358,11 @@ def _wrong(db: apsw.Connection) -> str | None:
     db.execute("SELECT value FROM facts WHERE name = 'name'").get  # noqa: B018
     db.execute("SELECT count(*) FROM documents WHERE id < 2").get  # noqa: B018
     return None
+
+
+def _schema() -> str:
+    with open(__file__.rpartition("/")[0] + "/schema.sql", encoding="utf-8") as file:
+        return file.read()
 
 
 @contextmanager

@@ -11,11 +11,9 @@ FILE_BYTES_MAX: Final = 32 << 20  # and so is a larger file
 DOCUMENT_ENDINGS: Final = frozenset(["pdf", "docx", "odt", "rtf", "epub", "pptx", "xlsx", "eml", "doc", "xls", "ppt"])
 # What is no text by its name alone, so that it is not opened to find out.
 BINARY_ENDINGS: Final = frozenset(
-    ["png", "jpg", "jpeg", "gif", "webp", "bmp", "tiff", "heic", "ico", "svgz", "mp3", "m4a", "wav", "flac", "ogg", "mp4", "mov"]
-) | {
-    *["mkv", "avi", "webm", "zip", "gz", "bz2", "xz", "7z", "rar", "tar", "zst", "jar", "exe", "dll", "so", "dylib", "o", "a", "pyc", "class", "wasm", "sqlite", "db", "bin", "iso", "dmg"],
-    *["img", "woff", "woff2", "ttf", "otf"],
-}
+    "png jpg jpeg gif webp bmp tiff heic ico svgz mp3 m4a wav flac ogg mp4 mov mkv avi webm zip gz bz2 xz".split()
+    + "7z rar tar zst jar exe dll so dylib o a pyc class wasm sqlite db bin iso dmg img woff woff2 ttf otf".split()
+)
 HTML_ENDINGS: Final = frozenset(("html", "htm", "xhtml"))
 
 _BOMS: Final = (
@@ -80,9 +78,10 @@ def _detected(data: bytes) -> str | None:
     return encoding
 
 
-_BLOCKS: Final = frozenset(["address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "footer", "form", "header"]) | {
-    *["hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"]
-}
+_BLOCKS: Final = frozenset(
+    "address article aside blockquote br dd div dl dt figcaption footer form header hr li main nav ol p pre".split()
+    + "section table td th tr ul h1 h2 h3 h4 h5 h6".split()
+)
 _UNSEEN: Final = frozenset(("script", "style", "template", "noscript"))
 
 

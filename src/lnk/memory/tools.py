@@ -75,7 +75,7 @@ TOOLS: Final = (
         title="Search memory",
         description=(
             "Search the owner's documents and past conversations by words and meaning, in any language. Each result is"
-            " a document with the passage that answers; `matched` says what found it."
+            " a document, its passage that answers, and what found it."
         ),
         takes=SearchArguments,
         gives=Found,

@@ -57,8 +57,8 @@ class Found(Answer, frozen=True):
 
 
 class ReadArguments(Arguments, frozen=True):
-    path: Annotated[str, Meta(description="as search and list give it; or notes.md, skills/<name>/SKILL.md")]
-    line: Annotated[int, Meta(description="first line, from 1")] | None = None
+    path: Annotated[str, Meta(description="as search gives it; or notes.md, skills/<name>/SKILL.md")]
+    line: Annotated[int, Meta(description="first line")] | None = None
     tokens: Tokens | None = None
 
 
