@@ -1,0 +1,1 @@
+"""Measurements of speed and size: one command each, one JSON object each; see README.md."""

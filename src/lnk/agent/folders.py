@@ -1,0 +1,248 @@
+"""Agents and their folders: `~/Link/Agents/<name>/`, what an agent is called, and where everything of it lies."""
+
+import contextlib
+import os
+import pwd
+import re
+import secrets
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from lnk.errors import Conflict, Corrupt, Invalid, LinkError, Missing, Refused, from_os
+from lnk.folder import Folder, make_folder, must_be_folder
+
+FILE: Final = "agent.toml"
+REMOVED: Final = "agent.removed.toml"
+MAIN: Final = "main"
+FILE_BYTES_MAX: Final = 1 << 20
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ID = re.compile(r"a_[a-z2-7]{12}")
+_ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent: `id` never changes, `folder` is absolute, `documents` a folder elsewhere that stands for `memory/`."""
+
+    id: str
+    name: str
+    owner: str
+    created: str
+    folder: str
+    documents: str | None = None
+
+    @property
+    def home(self) -> str:
+        """What its tools work in."""
+        return f"{self.folder}/Home"
+
+    @property
+    def own(self) -> str:
+        """Its own folder: opened for traversal, not listed."""
+        return f"{self.folder}/Agent"
+
+    @property
+    def notes(self) -> str:
+        """Its notes file."""
+        return f"{self.own}/memory/notes.md"
+
+    def state(self, engine: str) -> str:
+        """Where the memory engine typed as `engine` keeps its index."""
+        return f"{self.own}/memory/{engine}"
+
+
+def link_home(environment: Mapping[str, str]) -> str:
+    """Link's folder: `$LNK_HOME`, else `~/Link`."""
+    return os.path.abspath(os.path.expanduser(environment.get("LNK_HOME") or "~/Link"))
+
+
+def owner_name() -> str:
+    """The user's name, who owns what is made here."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user-{os.getuid()}"
+
+
+class Agents:
+    """The agents in one `Link` folder."""
+
+    def __init__(self, home: str) -> None:
+        self.folder = f"{home}/Agents"
+
+    def new(self, name: str, *, documents: str | None = None) -> Agent:
+        """Makes the agent `name`, or takes up again one that was removed but for its files.
+
+        Raises Conflict where there is one, Invalid, Missing and Refused.
+        """
+        _check(name)
+        documents = None if documents is None else _documents(documents)
+        with self._alone():
+            if self._has(name):
+                raise Conflict(f"There is an agent {name!r} already; `lnk agent show {name}` shows it.")
+            return self._make(name, documents)
+
+    def get(self, name: str) -> Agent:
+        """The agent `name`. Raises Missing, and Corrupt where its file cannot be understood."""
+        _check(name)
+        if not self._has(name):
+            known = ", ".join(agent.name for agent in self.all()) or "none yet"
+            raise Missing(f"There is no agent {name!r} (there are: {known}); `lnk agent new {name}` makes it.")
+        return _read(f"{self.folder}/{name}")
+
+    def need(self, name: str, documents: str | None = None) -> Agent:
+        """The agent `name`; `main`, and one for a folder of `documents`, are made where there is none.
+
+        Raises Conflict where it serves another folder.
+        """
+        _check(name)
+        wanted = None if documents is None else _documents(documents)
+        if name != MAIN and wanted is None:
+            return self.get(name)
+        with self._alone():
+            agent = self.get(name) if self._has(name) else self._make(name, wanted)
+            if wanted is None or agent.documents == wanted:
+                return agent
+            if agent.documents is None and _is_empty(f"{agent.home}/memory"):
+                agent = msgspec.structs.replace(agent, documents=wanted)
+                _write(agent)
+                return agent
+        has = agent.documents or f"{agent.home}/memory"
+        raise Conflict(
+            f"The agent {name!r} has the documents of {has}; add --agent NAME to give {wanted} its own agent."
+        )
+
+    def all(self) -> list[Agent]:
+        """Every agent, by name; one whose file cannot be read is left out."""
+        try:
+            names = sorted(os.listdir(self.folder))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise from_os(error, f"list {self.folder}") from None
+        found = []
+        for name in names:
+            if _NAME.fullmatch(name) and self._has(name):
+                with contextlib.suppress(LinkError):
+                    found.append(_read(f"{self.folder}/{name}"))
+        return found
+
+    def remove(self, name: str, *, files: bool) -> Agent:
+        """The agent is no more. Its index goes; `files`: so does everything, else what cannot be made again stays."""
+        agent = self.get(name)
+        with self._alone():
+            try:
+                if files:
+                    shutil.rmtree(agent.folder)
+                else:
+                    shutil.rmtree(agent.state("link"), ignore_errors=True)
+                    os.rename(f"{agent.own}/{FILE}", f"{agent.own}/{REMOVED}")
+            except OSError as error:
+                raise from_os(error, f"remove {agent.folder}") from None
+        return agent
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time makes or removes agents."""
+        make_folder(self.folder, 0o755)
+        with Folder.open(os.path.realpath(self.folder)) as folder, folder.locked():
+            yield
+
+    def _has(self, name: str) -> bool:
+        return os.path.isfile(f"{self.folder}/{name}/Agent/{FILE}")
+
+    def _make(self, name: str, documents: str | None) -> Agent:
+        folder = f"{self.folder}/{name}"
+        agent = Agent(
+            id="a_" + "".join(secrets.choice(_ID_LETTERS) for _ in range(12)),
+            name=name,
+            owner=owner_name(),
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            folder=folder,
+            documents=documents,
+        )
+        make_folder(f"{agent.home}/memory", 0o755)
+        make_folder(agent.own, 0o711)
+        for part in ("chats", "instructions", "skills", "memory"):
+            make_folder(f"{agent.own}/{part}", 0o700)
+        removed = f"{agent.own}/{REMOVED}"
+        if os.path.isfile(removed):
+            kept = _read(folder, REMOVED)
+            agent = msgspec.structs.replace(agent, id=kept.id, created=kept.created)
+        _write(agent)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(removed)
+        return agent
+
+
+def read_toml(agent: Agent, name: str) -> dict[str, Any]:
+    """One of an agent's TOML files; empty where there is none. Raises Corrupt, which names the line."""
+    with Folder.open(os.path.realpath(agent.own), passage=True) as folder:
+        data = folder.read(name, FILE_BYTES_MAX)
+    return {} if data is None else _parse(data, f"{agent.own}/{name}")
+
+
+def _parse(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{path} is not valid TOML: {error}; mend it by hand, nothing was changed.") from None
+
+
+def _read(folder: str, name: str = FILE) -> Agent:
+    path = f"{folder}/Agent/{name}"
+    with Folder.open(os.path.realpath(f"{folder}/Agent"), passage=True) as own:
+        data = own.read(name, FILE_BYTES_MAX)
+    found = _parse(data or b"", path)
+    try:
+        agent = msgspec.convert({**found, "folder": folder}, Agent)
+    except msgspec.ValidationError as error:
+        raise Corrupt(f"{path} does not describe an agent: {error}; mend it by hand.") from None
+    if not _ID.fullmatch(agent.id):
+        raise Corrupt(f'{path} has the id {agent.id!r}; an id is "a_" and 12 of a-z and 2-7. Mend it by hand.')
+    return agent
+
+
+def _write(agent: Agent) -> None:
+    lines = [
+        f"{key} = {format_string(value)}" for key, value in msgspec.structs.asdict(agent).items() if _kept(key, value)
+    ]
+    with Folder.open(os.path.realpath(agent.own)) as folder, folder.locked():
+        folder.replace(FILE, ("\n".join(lines) + "\n").encode(), unless_changed=folder.stat(FILE))
+
+
+def _kept(key: str, value: object) -> bool:
+    return key != "folder" and value is not None
+
+
+def format_string(text: str) -> str:
+    """`text` as a basic string of TOML, which JSON's strings are but for DEL."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def _check(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise Invalid(
+            f"{name[:64]!r} is no agent's name: use letters, digits, dots, dashes and underscores, at most 64."
+        )
+
+
+def _documents(path: str) -> str:
+    """A person's folder as the engine gets it: absolute, links on the way resolved here, once."""
+    path = os.path.realpath(os.path.expanduser(path))
+    must_be_folder(path, "The folder of documents")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise Refused(f"The folder of documents {path} cannot be read; check its owner and mode.")
+    return path
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return True

@@ -1,0 +1,384 @@
+"""`lnk agent memory …`: a person's way to an agent's memory, through the same MCP that its clients speak."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lnk import __version__
+from lnk.agent import clients, example, memory
+from lnk.agent.folders import Agents
+from lnk.cli.output import (
+    ProgressLine,
+    quoted,
+    say,
+    say_json,
+    say_notice,
+    say_results,
+    say_styled,
+    say_table,
+    size,
+    strong,
+)
+from lnk.errors import Invalid, LinkError, Missing
+from lnk.folder import must_be_folder
+from lnk.mcp.client import Program
+
+TRY_RESULTS: Final = 3
+TRY_TOKENS: Final = 3_000
+EVER: Final = "1970-01-02"  # a `since` that leaves nothing out: the newest of all
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The commands, under `lnk agent memory`."""
+    one = argparse.ArgumentParser(add_help=False, parents=[common])
+    one.add_argument("--agent", default="main", metavar="NAME", help="whose memory (default: main)")
+    sized = argparse.ArgumentParser(add_help=False, parents=[one])
+    sized.add_argument("--tokens", type=int, metavar="N", help="how much is shown, 50 to 50000 (default 6000)")
+
+    trial = commands.add_parser("try", parents=[common], help="a throw-away look at any folder of notes")
+    trial.add_argument("query", nargs="?", metavar="QUERY", help="a question or words")
+    trial.add_argument(
+        "--documents", metavar="DIR", help="your folder of notes (default: the example that comes with it)"
+    )
+    trial.set_defaults(run=_try)
+
+    setup = commands.add_parser("setup", parents=[one], help="tell an MCP client of the memory")
+    setup.add_argument("client", metavar="CLIENT", help=", ".join(clients.CLIENTS))
+    setup.add_argument("--documents", metavar="DIR", help="an existing folder of notes; nothing is copied")
+    setup.add_argument("--remove", action="store_true", help="take it out of the client's configuration")
+    setup.add_argument("--print", action="store_true", help="show what would be written, and write nothing")
+    setup.set_defaults(run=_setup)
+
+    search = commands.add_parser("search", parents=[sized], help="search documents and conversations")
+    search.add_argument("query", nargs="?", default="", metavar="QUERY", help="a question or words; none: the newest")
+    search.add_argument("--path", metavar="PATH", help="only this document or folder, e.g. memory/work")
+    search.add_argument("--kind", choices=("document", "conversation"), help="only these")
+    search.add_argument("--since", metavar="DATE", help="only what changed since, e.g. 2026-11-02")
+    search.add_argument("--next", metavar="NEXT", help="go on after an answer's `next`")
+    search.set_defaults(run=_search)
+
+    read = commands.add_parser("read", parents=[sized], help="show a document's text")
+    read.add_argument("path", metavar="PATH", help="as search and list show it")
+    read.add_argument("--line", type=int, metavar="N", help="from this line on")
+    read.set_defaults(run=_read)
+
+    listing = commands.add_parser("list", parents=[sized], help="list documents, or what changed")
+    listing.add_argument("path", nargs="?", metavar="PATH", help="only beneath this folder")
+    listing.add_argument("--kind", choices=("document", "conversation", "skill", "notes"), help="only these")
+    listing.add_argument("--since", metavar="DATE", help="what is new, changed or removed since")
+    listing.add_argument("--next", metavar="NEXT", help="go on after an answer's `next`")
+    listing.set_defaults(run=_list)
+
+    links = commands.add_parser("links", parents=[sized], help="what a document links to, and what links to it")
+    links.add_argument("path", metavar="PATH")
+    links.set_defaults(run=_links)
+
+    notes = commands.add_parser("notes", parents=[one], help="show the agent's notes")
+    notes.set_defaults(run=_notes)
+
+    status = commands.add_parser("status", parents=[one], help="what is indexed, and what is left out and why")
+    status.add_argument(
+        "--check", action="store_true", help="compare the index with the folder; status 1 if they differ"
+    )
+    status.set_defaults(run=_status)
+
+    reindex = commands.add_parser("reindex", parents=[one], help="make the index again; first-seen times stay")
+    reindex.set_defaults(run=_reindex)
+
+    serve = commands.add_parser(
+        "serve", parents=[one], help="serve the memory over MCP (run by clients, not by people)"
+    )
+    serve.set_defaults(run=_serve)
+
+
+# ---------------------------------------------------------------- try
+
+
+def _try(asked: argparse.Namespace) -> int:
+    documents = None
+    if asked.documents:
+        documents = os.path.realpath(os.path.expanduser(asked.documents))
+        must_be_folder(documents, "The folder of documents")
+    with tempfile.TemporaryDirectory(prefix="lnk-try-") as place:
+        home, own = f"{place}/Home", f"{place}/Agent"
+        os.makedirs(f"{home}/memory")
+        os.makedirs(f"{own}/memory/link")
+        argv = [memory.program_of(), "serve", home, f"{own}/memory/link", own]
+        if documents:
+            argv += ["--documents", documents]
+        else:
+            example.lay_out(home, own)
+        began = time.monotonic()
+        with Program(argv, version=__version__) as program:
+            program.open()
+            _index(program)
+            took = time.monotonic() - began
+            count = _count(program)
+            found = _ask(program, "search", _try_question(asked.query))
+    found["results"] = found["results"][:TRY_RESULTS]
+    if asked.json:
+        say_json({"documents": count, "seconds": round(took, 3), **found})
+        return 0
+    where = documents or "the example folder"
+    say(f"{count:,} documents of {where} indexed in {took:.1f} s." + ("" if asked.query else " The newest:"))
+    say()
+    say_results(found, readable=False)
+    _say_next(asked.query, documents)
+    return 0
+
+
+def _try_question(query: str | None) -> dict[str, Any]:
+    return {"query": query or "", "tokens": TRY_TOKENS, **({} if query else {"path": "memory"})}
+
+
+def _say_next(query: str | None, documents: str | None) -> None:
+    folder = quoted(documents) if documents else "~/Notes"
+    if not query:
+        question = "a question of yours" if documents else example.QUESTION
+        say(f'Ask it:     lnk agent memory try "{question}"' + (f" --documents {folder}" if documents else ""))
+    elif not documents:
+        say(f'Your notes: lnk agent memory try "a question of yours" --documents {folder}')
+    say(f"Attach it:  lnk agent memory setup claude-code --documents {folder}")
+    say(f"            (or {', '.join(name for name in clients.CLIENTS if name != 'claude-code')})")
+
+
+def _index(program: Program) -> None:
+    """Waits for the first index, showing how far it is."""
+    progress = ProgressLine("Indexing")
+    try:
+        while True:
+            answer = program.call("list", {"tokens": 50}, progress=progress)
+            if answer.failed or "indexed" not in (answer.structured or {}):
+                return
+    finally:
+        progress.end()
+
+
+def _count(program: Program) -> int:
+    """How many documents there are: those of one small answer, and those left."""
+    found = _ask(program, "list", {"tokens": 50})
+    return len(found["documents"]) + int(found.get("left", 0))
+
+
+# ---------------------------------------------------------------- setup
+
+
+def _setup(asked: argparse.Namespace) -> int:
+    which = clients.client(asked.client)
+    agents = Agents(asked.link_home)
+    if asked.remove and asked.documents:
+        raise Invalid("Give --documents to set up, or --remove to take out, not both.")
+    agent = agents.get(asked.agent) if asked.remove else agents.need(asked.agent, asked.documents)
+    change = clients.plan(which, agent, asked.environment, remove=asked.remove)
+    if change.changed and not asked.print:
+        clients.write(change)
+    told = {
+        "client": which.name,
+        "server": clients.server_name(agent),
+        "path": change.path,
+        "changed": change.changed and not asked.print,
+        "entry": change.entry,
+    }
+    if asked.json:
+        say_json(told)
+    elif asked.print:
+        say(f"In {change.path}:")
+        say(change.entry.rstrip("\n") if not asked.remove else f"(without {told['server']})")
+    elif not change.changed:
+        say(f"Nothing to do: {change.path} {'does not have' if asked.remove else 'has'} {told['server']} already.")
+    elif asked.remove:
+        say(f"Took {told['server']} out of {change.path}.")
+    else:
+        say(f"Wrote {told['server']} into {change.path}; what else stands there is as it was.")
+        say(f"It serves {agent.documents or agent.home + '/memory'}. {which.after}")
+    return 0
+
+
+# ---------------------------------------------------------------- the calls
+
+
+def _search(asked: argparse.Namespace) -> int:
+    since = asked.since or (None if asked.query or asked.path else EVER)
+    found = _call(asked, "search", query=asked.query, path=asked.path, kind=asked.kind, since=since, next=asked.next)
+    if asked.json:
+        say_json(found)
+        return 0
+    say_results(found)
+    _say_more(found, f"lnk agent memory search {quoted(asked.query)}")
+    return 0
+
+
+def _read(asked: argparse.Namespace) -> int:
+    found = _call(asked, "read", path=asked.path, line=asked.line)
+    if asked.json:
+        say_json(found)
+        return 0
+    say(found["text"].removesuffix("\n"))
+    if found.get("next") and sys.stdout.isatty():
+        say_styled(strong(f"({found['of']:,} lines; go on with --line {found['next']})"))
+    return 0
+
+
+def _list(asked: argparse.Namespace) -> int:
+    found = _call(asked, "list", path=asked.path, kind=asked.kind, since=asked.since, next=asked.next)
+    if asked.json:
+        say_json(found)
+        return 0
+    rows = [
+        [
+            each["path"],
+            each["changed"][:10],
+            size(each["bytes"]),
+            each.get("state") or "",
+            each.get("left_out") or each["title"],
+        ]
+        for each in found["documents"]
+    ]
+    say_table(rows)
+    for gone in found.get("removed", ()):
+        say(f"{gone['path']}  removed {gone['removed'][:10]}  ({gone['title']})")
+    if not rows and not found.get("removed"):
+        say("Nothing.")
+    say_notice(found)
+    _say_more(found, "lnk agent memory list")
+    return 0
+
+
+def _links(asked: argparse.Namespace) -> int:
+    found = _call(asked, "links", path=asked.path)
+    if asked.json:
+        say_json(found)
+        return 0
+    say(f"{found['path']} links to:")
+    for link in found["to"]:
+        say(f"  line {link['line']}: {link['as']} -> {link.get('path') or '(nothing yet)'}")
+    say("and is linked from:")
+    for link in found["from"]:
+        say(f"  {link['path']} line {link['line']}: {link['as']}")
+    if found.get("left"):
+        say(f"({found['left']:,} more; give a larger --tokens)")
+    say_notice(found)
+    return 0
+
+
+def _notes(asked: argparse.Namespace) -> int:
+    agent = Agents(asked.link_home).need(asked.agent)
+    try:
+        with open(agent.notes, encoding="utf-8", errors="replace", newline="") as file:
+            text = file.read()
+    except FileNotFoundError:
+        text = ""
+    if asked.json:
+        say_json({"path": agent.notes, "notes": text})
+    else:
+        say(text.removesuffix("\n") if text.strip() else f"There are no notes yet; they are kept in {agent.notes}.")
+    return 0
+
+
+def _call(asked: argparse.Namespace, name: str, **arguments: Any) -> dict[str, Any]:
+    """What the memory answers once it is up to date."""
+    agent = Agents(asked.link_home).need(asked.agent)
+    given = {key: value for key, value in {**arguments, "tokens": asked.tokens}.items() if value is not None}
+    with memory.session(agent, asked.environment) as program:
+        program.open()
+        _index(program)
+        return _ask(program, name, given)
+
+
+def _ask(program: Program, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    answer = program.call(name, arguments)
+    if answer.failed:
+        raise (Missing if answer.text.startswith("There is no") else Invalid)(answer.text)
+    return dict(answer.structured)
+
+
+def _say_more(found: Mapping[str, Any], command: str) -> None:
+    if found.get("next"):
+        say(f"There is more: {command} --next {found['next']}")
+
+
+# ---------------------------------------------------------------- upkeep
+
+
+def _status(asked: argparse.Namespace) -> int:
+    agent = Agents(asked.link_home).need(asked.agent)
+    if asked.check:
+        return _engine(asked, "check", passthrough=True)[0]
+    _, found = _engine(asked, "status")
+    found["agent"] = msgspec.structs.asdict(agent)
+    if asked.json:
+        say_json(found)
+        return 0
+    rows = [
+        ("agent", f"{agent.name} ({agent.id})"),
+        ("documents", f"{found['documents']:,} in {found['folders'][0]}"),
+        ("conversations", f"{found['conversations']:,} in {found['folders'][-1]}"),
+        ("text", f"{size(found['text_bytes'])} in {found['chunks']:,} chunks"),
+        ("index", f"{size(found['index_bytes'])} in {found['state']}, made {found['made'][:10]}"),
+        ("search", "by words"),
+        ("notes", f"{size(_size_of(agent.notes))} in {agent.notes}"),
+    ]
+    if agent.documents:
+        rows.append(("moves", "not whole: its documents lie in a folder of yours, outside the agent's"))
+    for reason, count in found["left_out"].items():
+        rows.append(("left out", f"{count:,}: {reason}"))
+    if found.get("made_again"):
+        rows.append(("made again", found["made_again"]))
+    say_table(rows)
+    say_notice(found)
+    return 0
+
+
+def _reindex(asked: argparse.Namespace) -> int:
+    _, found = _engine(asked, "reindex")
+    if asked.json:
+        say_json(found)
+    else:
+        say(f"Indexed {found['documents']:,} documents and {found['conversations']:,} conversations again.")
+        say_notice(found)
+    return 0
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _engine(asked: argparse.Namespace, command: str, *, passthrough: bool = False) -> tuple[int, dict[str, Any]]:
+    """One of the engine's own commands for this agent; its progress goes to our standard error."""
+    import subprocess  # not needed to search
+
+    agent = Agents(asked.link_home).need(asked.agent)
+    argv = [memory.program_of(), command, agent.home, agent.state(memory.ENGINE), agent.own]
+    if agent.documents:
+        argv += ["--documents", agent.documents]
+    if asked.json or not passthrough:
+        argv.append("--json")
+    sys.stdout.flush()
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=None if passthrough else subprocess.PIPE)
+    if done.returncode and not passthrough:
+        raise _Said(done.returncode)
+    return done.returncode, {} if passthrough else msgspec.json.decode(done.stdout)
+
+
+class _Said(LinkError):
+    """The engine has said on standard error what is wrong."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("")
+        self.status = status
+
+
+def _serve(asked: argparse.Namespace) -> int:
+    """This process becomes the engine's, so that the client's pipes are its own."""
+    agent = Agents(asked.link_home).need(asked.agent)
+    serve = memory.serve_of(agent, asked.environment)
+    os.execve(serve.argv[0], serve.argv, memory.engine_environment(agent, asked.environment))
