@@ -4,6 +4,7 @@ Scores are positive here, more is better; SQLite's bm25 is negative.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from lnk.memory.analyse import SHORT_WORDS, SKETCH_MARKS
@@ -87,18 +88,19 @@ def without_copies(
     `words_of` gives a document's words and how often each stands there; it is asked only where a sketch says "maybe".
     """
     groups: list[tuple[Hit, list[Document]]] = []
-    kept: dict[int, dict[str, int]] = {}
-
-    def words(document: int) -> dict[str, int]:
-        if document not in kept:
-            kept[document] = words_of(document)
-        return kept[document]
-
+    words_of = cache(words_of)
+    marks = {one.id: _marks(one.sketch) for one in documents.values() if one.words >= SHORT_WORDS}
     for hit in hits:
         one = documents[hit.document]
         for first, members in groups:
             lead = documents[first.document]
-            if maybe_copy(one, lead) and (one.words < SHORT_WORDS or is_copy(words(one.id), words(lead.id))):
+            if min(one.words, lead.words) < COPY_SHARE * max(one.words, lead.words):
+                continue
+            if one.id in marks and lead.id in marks:
+                copy = maybe_copy(marks[one.id], marks[lead.id]) and is_copy(words_of(one.id), words_of(lead.id))
+            else:
+                copy = one.words == lead.words > 0 and one.sketch == lead.sketch
+            if copy:
                 members.append(one)
                 break
         else:
@@ -106,13 +108,12 @@ def without_copies(
     return [Group(hit, tuple(sorted(members, key=lambda each: (len(each.path), each.path)))) for hit, members in groups]
 
 
-def maybe_copy(one: Document, other: Document) -> bool:
-    """Whether two documents may be copies; for short ones, whether they are."""
-    if one.words < SHORT_WORDS or other.words < SHORT_WORDS:
-        return one.words == other.words and one.words > 0 and one.sketch == other.sketch
-    if min(one.words, other.words) < COPY_SHARE * max(one.words, other.words):
-        return False
-    return _estimate(one.sketch, other.sketch) >= COPY_ESTIMATE
+def maybe_copy(one: frozenset[bytes], other: frozenset[bytes]) -> bool:
+    """Whether two documents may be copies, by their lowest marks: an estimate of the share of words in common."""
+    if len(one & other) < COPY_ESTIMATE * min(len(one), len(other)):
+        return False  # no estimate can be higher: the quick answer, which nearly all get
+    lowest = sorted(one | other)[:SKETCH_MARKS]
+    return sum(mark in one and mark in other for mark in lowest) >= COPY_ESTIMATE * len(lowest)
 
 
 def is_copy(one: dict[str, int], other: dict[str, int]) -> bool:
@@ -121,9 +122,5 @@ def is_copy(one: dict[str, int], other: dict[str, int]) -> bool:
     return shared >= COPY_SHARE * max(sum(one.values()), sum(other.values()))
 
 
-def _estimate(one: bytes, other: bytes) -> float:
-    """The share of words that two documents have in common, from their lowest marks."""
-    first = {one[at : at + 4] for at in range(0, len(one), 4)}
-    second = {other[at : at + 4] for at in range(0, len(other), 4)}
-    lowest = sorted(first | second)[:SKETCH_MARKS]
-    return sum(mark in first and mark in second for mark in lowest) / max(1, len(lowest))
+def _marks(sketch: bytes) -> frozenset[bytes]:
+    return frozenset(sketch[at : at + 4] for at in range(0, len(sketch), 4))
