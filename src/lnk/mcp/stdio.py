@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from lnk.lines import LINE_BYTES_MAX, Lines
+from lnk.lines import LINE_BYTES_MAX, Lines, TooLong
 from lnk.mcp.server import Call, Cancelled, Reply, Service, Session
 
 CALLS_MAX: Final = 32  # calls that wait at once; with more, the client's lines wait in its pipe
@@ -46,6 +46,7 @@ class _Stdio:
         self._work = work
         self._source, self._sink = source, sink
         self._lines = Lines(LINE_BYTES_MAX)
+        self._pending: deque[bytes | TooLong] = deque()  # lines of one read, at most
         self._out: deque[bytes] = deque()
         self._unread = 0
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -53,6 +54,7 @@ class _Stdio:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._gone = False
+        self._hung = False
         # A file or a terminal is always ready and no terminal may be set not to wait: those are just written.
         self._polled = stat.S_ISFIFO(os.fstat(sink).st_mode) or stat.S_ISSOCK(os.fstat(sink).st_mode)
 
@@ -71,41 +73,57 @@ class _Stdio:
         return answered
 
     def _loop(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
+        moved = time.monotonic()
         while not self._gone:
-            reading = self._unread < UNREAD_BYTES_MAX and self._session.waiting < CALLS_MAX
-            # Registered even while not read, for POLLHUP: a client that ended both ends it all.
-            poll.register(self._source, select.POLLIN if reading else 0)
-            if self._out:
-                poll.register(self._sink, select.POLLOUT)
-            else:
-                poll.register(self._sink, 0)
-            ready = dict(poll.poll())
+            self._take_lines()
+            reading = not self._pending and self._room()
+            ready = self._poll(reading, END_WAIT_S if self._hung else None)
             if self._wake_read in ready:
                 os.read(self._wake_read, _READ_BYTES)
             if self._sink in ready or (self._out and not self._polled):
                 self._write()
-            how = ready.get(self._source, 0)
-            if how and not self._read(reading, bool(how & select.POLLIN)):
-                return
+            if self._sink in ready or reading:
+                moved = time.monotonic()
+            if how := ready.get(self._source, 0):
+                if reading:
+                    if not self._read(bool(how & select.POLLIN)):
+                        return
+                else:
+                    self._hung = True  # nobody writes any more; what is written already is read in its turn
+            if self._hung and not reading and time.monotonic() - moved >= END_WAIT_S:
+                self._gone = True  # and nobody reads
 
-    def _read(self, reading: bool, ready: bool) -> bool:
+    def _poll(self, reading: bool | None, wait_s: float | None) -> dict[int, int]:
+        """What is ready. `reading`: lines are wanted; False: of the source its end alone; None: nothing of it."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        if reading or (reading is False and not self._hung):
+            poll.register(self._source, select.POLLIN if reading else 0)
+        poll.register(self._sink, select.POLLOUT if self._out else 0)
+        return dict(poll.poll(None if wait_s is None else wait_s * 1000))
+
+    def _read(self, ready: bool) -> bool:
         """False at the end of input."""
-        if not reading:
-            return False  # only POLLHUP or an error is told then: nobody will write more, and nobody reads
         if not ready:
             return False
         try:
             data = os.read(self._source, _READ_BYTES)
         except OSError:
             return False
-        lines = self._lines.feed(data)
+        self._pending.extend(self._lines.feed(data))
         if not data and (rest := self._lines.rest()) is not None:
-            lines = [rest]
-        for line in lines:
+            self._pending.append(rest)
+        self._take_lines()
+        return bool(data)
+
+    def _room(self) -> bool:
+        return self._unread < UNREAD_BYTES_MAX and self._session.waiting < CALLS_MAX
+
+    def _take_lines(self) -> None:
+        """The lines that have come, as long as there is room for their answers."""
+        while self._pending and self._room():
             with self._lock:
-                actions = self._session.receive(line)
+                actions = self._session.receive(self._pending.popleft())
             for action in actions:
                 if isinstance(action, Reply):
                     self._put(action)
@@ -113,7 +131,6 @@ class _Stdio:
                     self._calls.put(action)
                 elif isinstance(action, Cancelled):
                     self._work.cancel(action.call)
-        return bool(data)
 
     def _put(self, reply: Reply) -> None:
         with self._lock:
@@ -162,14 +179,11 @@ class _Stdio:
     def _finish(self) -> bool:
         """After the end of input: what is under way is answered, if it takes no long time."""
         until = time.monotonic() + END_WAIT_S
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
         while not self._gone and (self._session.waiting or self._out):
             left = until - time.monotonic()
             if left <= 0:
                 break
-            poll.register(self._sink, select.POLLOUT if self._out else 0)
-            ready = dict(poll.poll(left * 1000))
+            ready = self._poll(None, left)
             if self._wake_read in ready:
                 os.read(self._wake_read, _READ_BYTES)
             if self._sink in ready or (self._out and not self._polled):

@@ -8,6 +8,7 @@ cannot be read for the moment is never taken for an empty one.
 import contextlib
 import os
 import stat as stat_module
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -123,7 +124,12 @@ class Keeper:
                     break
                 mine, full = self._asked, self._full
                 self._full = False
-            stale = self._look(full)
+            try:
+                stale = self._look(full)
+            except Exception as error:  # the top of the thread: said, and tried again with the next call
+                sys.stderr.write(f"lnk-link-memory: indexing failed: {type(error).__name__}: {error}\n")
+                self._forget_index()
+                stale = f"The index could not be brought up to date ({type(error).__name__}); the log says how."
             forget()
             with self._state:
                 self._stale = stale
@@ -225,6 +231,9 @@ class Keeper:
         gone: set[str] = set()
         for path in paths:
             key = source.prefix + path
+            part.shared.pop(path, None)
+            for blocked in [each for each in report.unreadable if (each + "/").startswith(key + "/")]:
+                del report.unreadable[blocked]
             try:
                 kind = part.folder.stat(path)
                 beneath = kind is None or _is_folder(kind)

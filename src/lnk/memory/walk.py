@@ -139,7 +139,7 @@ class Source:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EXDEV):
                 return None  # gone or swapped for a link since it was listed
-            report.unreadable[self.prefix + path] = error.strerror or "it could not be opened"
+            report.unreadable[(self.prefix + path).rstrip("/")] = error.strerror or "it could not be opened"
             return None
 
     def _list(
@@ -155,7 +155,7 @@ class Source:
         try:
             entries = list(os.scandir(handle))
         except OSError as error:
-            report.unreadable[self.prefix + prefix.rstrip("/")] = error.strerror or "it could not be listed"
+            report.unreadable[(self.prefix + prefix).rstrip("/")] = error.strerror or "it could not be listed"
             return
         for entry in entries:
             if reason := unwanted(entry.name):
@@ -172,6 +172,9 @@ class Source:
                     found = self._file(path, entry.stat(follow_symlinks=False), report)
             except FileNotFoundError:
                 continue
+            except OSError as error:  # the folder may be listed but not entered
+                report.unreadable[(self.prefix + prefix).rstrip("/")] = error.strerror or "it could not be entered"
+                return
             if found is not None:
                 yield found
 
@@ -235,6 +238,9 @@ class Source:
                 entered(handle, name + "/")
                 found = os.stat(CONVERSATION, dir_fd=handle, follow_symlinks=False)
             except FileNotFoundError:
+                continue
+            except OSError as error:
+                report.unreadable[self.prefix + name] = error.strerror or "it could not be entered"
                 continue
             finally:
                 os.close(handle)
