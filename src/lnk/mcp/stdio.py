@@ -179,7 +179,8 @@ class _Stdio:
     def _finish(self) -> bool:
         """After the end of input: what is under way is answered, if it takes no long time."""
         until = time.monotonic() + END_WAIT_S
-        while not self._gone and (self._session.waiting or self._out):
+        while not self._gone and (self._session.waiting or self._out or self._pending):
+            self._take_lines()
             left = until - time.monotonic()
             if left <= 0:
                 break
