@@ -22,7 +22,7 @@ VOCABULARY: Final = 30_000
 FOLDER_FILES: Final = 50
 LATEST: Final = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp())  # the time of the newest file, in s
 SPREAD_S: Final = 5 * 365 * 86_400
-CHUNKED_BYTES: Final = 5_600  # a file of four headings whose sections stay under the engine's 1,500 characters
+CHUNKED_BYTES: Final = 5_000  # a file of four headings whose sections stay under the engine's 1,500 characters
 CHUNKED_HEADINGS: Final = 4
 QUESTION_WORDS: Final = (3, 12)
 

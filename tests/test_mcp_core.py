@@ -290,7 +290,9 @@ def test_arguments_that_are_no_object_are_refused(arguments):
     assert code(answer(toy(), modern("tools/call", {"name": "one", "arguments": arguments}))) == -32602
 
 
-@pytest.mark.parametrize("params", [{"name": "one"}, {"name": "one", "arguments": None}, {"name": "one", "arguments": {}}])
+@pytest.mark.parametrize(
+    "params", [{"name": "one"}, {"name": "one", "arguments": None}, {"name": "one", "arguments": {}}]
+)
 def test_arguments_left_out_or_null_are_no_arguments(params):
     """case mcp-05"""
     assert call(toy(), modern("tools/call", params)).arguments == {}

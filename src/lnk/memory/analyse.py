@@ -73,7 +73,9 @@ _UNSEEN = re.compile(
     "\u00ad\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff]"
 )
 _SPECIAL = re.compile(r"(?<!\w)(?:([cfj])#(?!\w)|(c)\+\+(?!\w)|\.(net)\b)", re.IGNORECASE)
-_WORD = re.compile(r"\w+(?:['-]\w+)*")
+_WORD = re.compile(r"\w+")
+_JOINED = re.compile(r"\w+(?:['-]\w+)*")
+_SPACED = {number: " " for number in range(128) if not (chr(number).isalnum() or chr(number) == "_")}
 _SPACED_UNIT = re.compile(r"\d[\d.,]* [A-Za-z%]{1,3}\b")
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z][a-z]*")
 _MIXED = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
@@ -83,7 +85,7 @@ _NO_WORD = re.compile(r"[\W_]+")
 
 
 class Analysed(NamedTuple):
-    """A text's columns for FTS5, and its words as they stand in it, for `sketch`."""
+    """A text's columns for FTS5, and its words in small letters, for `sketch`."""
 
     body: str
     extra: str
@@ -91,12 +93,12 @@ class Analysed(NamedTuple):
 
 
 class _Held(dict[str, str]):
-    """A word -> what it holds besides itself, worked out once: words repeat."""
+    """What stands between spaces -> what its words hold besides themselves, worked out once: words repeat."""
 
-    def __missing__(self, word: str) -> str:
+    def __missing__(self, piece: str) -> str:
         if len(self) >= _MEMO_MAX:
             self.clear()
-        found = self[word] = _held(word)
+        found = self[piece] = " ".join(filter(None, map(_held, _JOINED.findall(piece))))
         return found
 
 
@@ -106,7 +108,7 @@ class _Marks(dict[str, int]):
     def __missing__(self, word: str) -> int:
         if len(self) >= _MEMO_MAX:
             self.clear()
-        found = self[word] = crc32(word.lower().encode())
+        found = self[word] = crc32(word.encode())
         return found
 
 
@@ -123,9 +125,13 @@ def forget() -> None:
 def analyse(text: str) -> Analysed:
     """The columns of `text`."""
     folded = fold(text)
-    body = folded if folded.isascii() else _RUN.sub(_pairs, folded)
-    words = _WORD.findall(body)
-    extra = [held for word in set(words) if (held := _holds[word])]
+    if folded.isascii():
+        body = folded
+        words = body.translate(_SPACED).lower().split()  # what the pattern finds, in a third of its time
+    else:
+        body = _RUN.sub(_pairs, folded)
+        words = _WORD.findall(body.lower())
+    extra = [held for piece in set(body.split()) if (held := _holds[piece])]
     if _SPACED_UNIT.search(folded):
         extra.extend(found.replace(" ", "") for found in _SPACED_UNIT.findall(folded))
     if "v" in folded or "V" in folded:
@@ -200,7 +206,7 @@ def _named(found: re.Match[str]) -> str:
 def _held(word: str) -> str:
     if "-" in word or "'" in word:
         joined = re.sub("'s$", "", word).replace("-", "").replace("'", "")
-        inner = [held for part in re.split("['-]", word) if (held := _holds[part])]
+        inner = [held for part in re.split("['-]", word) if (held := _held(part))]
         return " ".join([joined, *inner])
     if word[0].isdigit():
         found = _LEADING.match(word)
@@ -225,6 +231,6 @@ def sketch(words: list[str]) -> bytes:
     (Broder, "On the resemblance and containment of documents", 1997).
     """
     if len(words) < SHORT_WORDS:
-        return " ".join(sorted(word.lower() for word in words)).encode()
+        return " ".join(sorted(words)).encode()
     lowest = sorted({_marks[word] for word in set(words)})[:SKETCH_MARKS]
     return b"".join(mark.to_bytes(4, "big") for mark in lowest)

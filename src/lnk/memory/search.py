@@ -99,7 +99,7 @@ def _words_of(index: Index, document: int) -> dict[str, int]:
     for (text,) in index.rows(
         "SELECT text FROM chunks WHERE id BETWEEN ? AND ?", document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
     ):
-        counts.update(word.lower() for word in analyse(text).words)
+        counts.update(analyse(text).words)
     return counts
 
 
