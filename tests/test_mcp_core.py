@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ENGINE, Place
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from lnk.contract.spec import Spec
+from conftest import ENGINE, Place
 from lnk.lines import TOO_LONG, Lines, clean, format_line
 from lnk.mcp.client import Client
 from lnk.mcp.protocol import CAPABILITIES_META, CLIENT_META, HANDSHAKE, MODERN, SERVER_META, SUPPORTED, VERSION_META
@@ -518,14 +517,13 @@ def test_a_client_and_a_server_understand_each_other_in_both_eras():
 
 
 @contextmanager
-def engine_of(place: Place, *, notes: bool = True, spec: Spec = Spec()) -> Iterator[Engine]:
+def engine_of(place: Place, *, notes: bool = True) -> Iterator[Engine]:
     engine = Engine(
         Settings(
             folder=str(place.home),
             state=str(place.state),
             agent=str(place.agent),
             notes=str(place.notes) if notes else None,
-            spec=spec,
         )
     )
     engine.start()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 import pytest
+
 from conftest import ENGINE, Place, Session
 
 # Calls that read, write or move something, and those that open, hold and let go of it.
@@ -151,6 +152,10 @@ class Trace:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+
+    def struck(self) -> bool:
+        """Whether a fault that answers in the kernel's place was put in."""
+        return "(INJECTED)" in self._file.read_text(errors="replace")
 
     def points(self) -> list[Point]:
         """Every call, in order."""

@@ -1,6 +1,7 @@
-"""Raw lines over the pipes of the engine's real program: whatever comes, the session goes on, and all of it is small."""
+"""Raw lines over the pipes of the engine's real program: whatever comes, the session goes on, and stays small."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -9,13 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from conftest import Place
+from lnk.memory.index import LOCK
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 ANSWER_WAIT_S = 60  # bounds a wait that is over at once where all is well
@@ -69,10 +73,10 @@ class Wire:
                 done += os.write(self._in, data[done : done + PIPE_BYTES])
         return done
 
-    def message(self) -> dict[str, Any]:
+    def message(self, wait_s: float = ANSWER_WAIT_S) -> dict[str, Any]:
         """The next line that the engine writes."""
         while b"\n" not in self._held:
-            ready, _, _ = select.select([self._out], [], [], ANSWER_WAIT_S)
+            ready, _, _ = select.select([self._out], [], [], wait_s)
             assert ready, f"no answer; {self.said_aside()}"
             part = os.read(self._out, 1 << 20)
             assert part, f"the engine ended with {self.process.wait()}; {self.said_aside()}"
@@ -288,7 +292,7 @@ def test_large_lines_of_small_things_take_bounded_memory(start):
 
 
 def test_a_call_with_a_megabyte_of_words_is_answered(start):
-    """Under the limit of a line all is taken: the query is as long as it likes, and costs no more than its first words."""
+    """Under the limit of a line all is taken, and a query of any length costs no more than its first words."""
     wire = start()
     words = " ".join(f"w{number}" for number in range(120_000))
     for query in (words, "x" * 1_000_000, "gooseberry " * 90_000, "葡萄" * 150_000, "\0" * 150_000, '"' * 400_000):
@@ -354,7 +358,7 @@ def test_a_cancel_of_an_unknown_id_is_left_alone(start):
     """case mcp-06"""
     wire = start()
     for number in (1, "n1", None, 1.5, True, {}, "x" * 100_000):
-        wire.send(line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}))
+        wire.send(cancel(number))
     wire.send(b'{"jsonrpc":"2.0","method":"notifications/cancelled"}\n')
     wire.good()
 
@@ -379,8 +383,7 @@ def test_a_cancelled_call_is_not_answered_and_the_next_one_is(large, start):
     second = wire.request("tools/call", {"name": "search", "arguments": {"query": "gooseberry"}})
     cancelled = wire.number
     third = wire.request("tools/call", {"name": "search", "arguments": {"query": "plum"}})
-    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": cancelled}}
-    wire.send(first + second + line(cancel) + third)
+    wire.send(first + second + cancel(cancelled) + third)
     assert [wire.message()["id"] for _ in range(2)] == ["n1", "n3"]
     assert wire.end() == 0
 
@@ -392,7 +395,7 @@ def test_a_call_that_is_under_way_is_stopped_where_it_is_cancelled(large, start)
     wire.send(wire.request("tools/call", {"name": "search", "arguments": {"query": "plum"}, "_meta": meta}))
     cancelled = wire.number
     assert wire.message()["method"] == "notifications/progress", "so it is under way"
-    wire.send(line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": cancelled}}))
+    wire.send(cancel(cancelled))
     data = wire.request("tools/list")
     wire.send(data)
     seen = []
@@ -401,6 +404,49 @@ def test_a_call_that_is_under_way_is_stopped_where_it_is_cancelled(large, start)
     assert all("method" in each for each in seen), "progress may have been on its way; an answer not"
     wire.send(wire.request("tools/call", {"name": "read", "arguments": {"path": "notes.md"}}))
     assert wire.message()["id"] == wire.number
+
+
+def settled(wire: Wire) -> None:
+    while "indexed" in wire.call("list", tokens=50)["result"]["structuredContent"]:
+        pass
+
+
+@contextmanager
+def waiting(wire: Wire, place: Place) -> Iterator[str]:
+    """The id of a call that is under way as long as the context lasts: it waits for what another process indexes."""
+    settled(wire)
+    with (place.state / LOCK).open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        place.write("memory/new.md", "# New\n\nplum\n")
+        arguments = {"name": "search", "arguments": {"query": "plum"}, "_meta": {**META, "progressToken": "p"}}
+        wire.send(wire.request("tools/call", arguments))
+        assert wire.message()["method"] == "notifications/progress"
+        yield wire.number
+
+
+def cancel(number: Any) -> bytes:
+    return line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+
+
+def test_a_call_that_waits_for_the_index_is_given_up_when_it_is_cancelled(place, start):
+    """case mcp-06: so that the next call has its turn"""
+    wire = start()
+    with waiting(wire, place) as number:
+        wire.send(cancel(number) + wire.request("tools/call", {"name": "read", "arguments": {"path": "notes.md"}}))
+        while "method" in (found := wire.message(END_WAIT_S)):
+            pass
+        assert found["id"] == wire.number
+    wire.good()
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["wanted", "cancelled"])
+def test_the_end_of_input_ends_the_process_though_a_call_waits(place, start, cancelled):
+    wire = start()
+    with waiting(wire, place) as number:
+        if cancelled:
+            wire.send(cancel(number))
+        assert wire.end() == 0
+    assert "Traceback" not in wire.said_aside(), wire.said_aside()
 
 
 def test_the_list_of_tools_does_not_wait_for_the_first_index(large, start):
@@ -419,7 +465,7 @@ def test_progress_is_told_while_the_first_index_is_made(large, start):
         told.append(message["params"])
     assert told, "at least once"
     assert {each["progressToken"] for each in told} == {7}
-    assert [each["progress"] for each in told] == sorted({each["progress"] for each in told}), "only ever more"
+    assert [each["progress"] for each in told] == sorted({each["progress"] for each in told}), "each more than the last"
     assert {each["total"] for each in told} == {LARGE + 1}
     assert message["id"] == "n1"
 
@@ -709,6 +755,14 @@ def test_no_file_is_left_open_by_calls_and_bad_lines(place, start):
     assert wire.files() == before
 
 
+@LINUX
+def test_no_socket_is_opened(place, start):
+    """case mcp-08: where nothing listens, no page in a browser can ask"""
+    wire = start("--spec", '{"model":"qwen3-embedding"}')
+    wire.good()
+    assert [each for each in wire.files() if each.startswith("socket:")] == []
+
+
 def left_behind(session: int, place: Place) -> list[str]:
     """Processes of this session, and processes that hold a file of this place open."""
     found = []
@@ -723,11 +777,6 @@ def left_behind(session: int, place: Place) -> list[str]:
                 if os.readlink(fd).startswith(str(place.root)) and not os.readlink(fd).endswith("errors.txt"):
                     found.append(f"{each.name} holds {os.readlink(fd)}")
     return found
-
-
-def settled(wire: Wire) -> None:
-    while "indexed" in wire.call("list", tokens=50)["result"]["structuredContent"]:
-        pass
 
 
 @LINUX
@@ -784,6 +833,17 @@ def test_a_last_line_without_an_end_is_answered_too(start):
     wire.process.stdin.close()
     found, status = wire.rest()
     assert [each["id"] for each in found] == ["n1"]
+    assert status == 0
+
+
+def test_calls_written_before_the_end_of_input_are_answered(start):
+    """As from `printf … | lnk-link-memory serve`: more than a pipe holds, and nobody waits in between."""
+    wire = start()
+    wire.send(b"".join(wire.request("tools/list") for _ in range(1_000)))
+    assert wire.process.stdin
+    wire.process.stdin.close()
+    found, status = wire.rest()
+    assert [each["id"] for each in found] == [f"n{number}" for number in range(1, 1_001)]
     assert status == 0
 
 
@@ -857,14 +917,6 @@ def test_notes_of_many_bytes_come_back_under_32_kib(place, start):
     assert len(blocks(found).encode()) < 32 * 1024 and found["result"]["structuredContent"]["next"]
 
 
-def test_the_notes_after_a_write_come_back_whole_only_where_they_fit(place, start):
-    """case read-02: a spec may allow notes of a megabyte, an answer is still small"""
-    place.notes.write_text("".join(f'- note {n} "\\ 葡萄 \U0001f600\n' for n in range(3_000)))
-    wire = start("--spec", '{"notes":"1 MB"}')
-    found = wire.call("remember", note="one more")
-    assert len(blocks(found).encode()) < 32 * 1024
-
-
 # ------------------------------------------------------------------ what lies in the folder
 
 
@@ -879,7 +931,7 @@ def test_nothing_in_the_folder_or_where_it_is_started_is_run_or_read_as_settings
     names = ["sitecustomize", "usercustomize", "conftest", "json", "msgspec", "apsw", "pathspec", "chardet", "lnk"]
     names += ["setup", "argparse", "__init__", "__main__", "encodings", "readline", "queue", "site"]
     others = {
-        ".mcp.json": '{"mcpServers":{"x":{"command":"touch","args":["%s"]}}}' % marker,
+        ".mcp.json": json.dumps({"mcpServers": {"x": {"command": "touch", "args": [str(marker)]}}}),
         "pyproject.toml": "[tool.lnk]\nnotes = 'x'\n",
         ".qmd.yml": f"update: touch {marker}\n",
         ".env": f"PYTHONPATH={elsewhere}\nLNK_MEMORY_NOTES={marker}\n",

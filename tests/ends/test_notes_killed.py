@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+
 from conftest import Place, Session
 from ends.faults import Point, left_in, needs_strace, settled, small_disk, traced
-
 from lnk.errors import Unavailable
 
 OLD: Final = b"# Notes\n\n- tea at four\n- the key is in the blue jar\r\nno list at all \xff\n"
@@ -29,6 +29,7 @@ class Outcome(NamedTuple):
     text: str
     notes: bytes
     beside: set[str]
+    struck: bool  # whether the fault took place: an error does, a kill leaves no word
 
 
 def _place(root: Path) -> Place:
@@ -45,12 +46,13 @@ def _open(place: Place) -> Session:
 
 def _outcome(place: Place, session: Session, fault: str, trace: Path) -> Outcome:
     try:
-        with traced(session, trace, fault):
+        with traced(session, trace, fault) as met:
             answer = session.call("remember", CHANGE)
         failed, text = answer.failed, answer.text
     except Unavailable as error:
         failed, text = None, str(error)
-    return Outcome(fault, failed, text, place.notes.read_bytes(), left_in(place.notes.parent) - {"notes.md", "link"})
+    beside = left_in(place.notes.parent) - {"notes.md", "link"}
+    return Outcome(fault, failed, text, place.notes.read_bytes(), beside, met.struck())
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,7 @@ def failed(points: list[Point], tmp_path_factory: pytest.TempPathFactory) -> lis
         if _is_of_the_notes(point)
         for error in ERRORS
         for ever in (False, True)
+        if not (ever and point.name == "write")  # for ever, it would take the pipe that wakes the answering loop too
     ]
 
     def some(number: int) -> list[Outcome]:
@@ -140,7 +143,8 @@ def test_a_program_killed_at_any_system_call_of_remember_leaves_old_or_new_notes
 @pytest.mark.requirement("NOTES-3")
 def test_an_error_of_any_system_call_of_remember_leaves_old_or_new_notes(failed: list[Outcome]) -> None:
     """Case notes-13: each error at each call, once and for ever; what was answered ok is there."""
-    assert len(failed) >= 15 * len(ERRORS) * 2
+    assert len(failed) >= 120
+    assert [one for one in failed if not one.struck] == []
     assert [one for one in failed if one.failed is None] == []  # no error ends the program
     assert [one for one in failed if one.notes not in (OLD, NEW)] == []
     assert [one for one in failed if not one.failed and one.notes != NEW] == []

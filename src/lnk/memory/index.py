@@ -322,12 +322,18 @@ class Index:
         self.db.execute("DELETE FROM chunks; DELETE FROM links")
         self.db.execute("UPDATE documents SET stamp = x'', digest = NULL, left_out = NULL, sketch = NULL, words = 0")
 
-    def overwrite(self) -> None:
-        """Nothing deleted stays in the log beside the file, where no other process reads it just now."""
+    def overwrite(self) -> bool:
+        """Nothing deleted stays in the log beside the file; False where somebody reads it just now. Raises Full, …"""
         self.db.set_busy_timeout(0)
-        with contextlib.suppress(apsw.BusyError, apsw.LockedError):
+        try:
             self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self.db.set_busy_timeout(_BUSY_MS)
+        except (apsw.BusyError, apsw.LockedError):
+            return False
+        except apsw.Error as error:
+            raise translated(error, self.path) from None
+        finally:
+            self.db.set_busy_timeout(_BUSY_MS)
+        return True
 
 
 def translated(error: apsw.Error, path: str) -> LinkError:

@@ -30,6 +30,8 @@ TELL_S: Final = 0.25  # how often a waiting call tells its progress
 RESCAN_S: Final = 60.0  # what the kernel does not tell of (a mapped file) is found by a scan this often, behind
 BATCH_CHARS: Final = 1 << 20  # a transaction's worth: small enough to be over before anyone waits for it
 BATCH_FILES: Final = 250
+CLEAN_S: Final = 0.2  # after the last change, what was deleted is overwritten in the log too
+CHECKED_MAX: Final = 500  # paths looked at one by one; with more, one scan of everything is cheaper
 SHARED_MAX: Final = 1000  # files with several names are looked at one by one; with more, each call scans
 RACY_NS: Final = 50_000_000  # a file changed so shortly before it was read may change again under the same stamp
 READ_TRIES: Final = 3
@@ -62,6 +64,7 @@ class Keeper:
         self._scanned = 0.0
         self._known: dict[str, bytes] = {}
         self._version: object = None
+        self._unclean = False  # the log beside the index may hold what was deleted
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
@@ -119,7 +122,9 @@ class Keeper:
         while True:
             with self._state:
                 while self._answered == self._asked and self._complete and not self._stopping:
-                    self._state.wait()
+                    self._state.wait(CLEAN_S if self._unclean else None)
+                    if self._unclean:
+                        self._clean()
                 if self._stopping:
                     break
                 mine, full = self._asked, self._full
@@ -136,10 +141,19 @@ class Keeper:
                 self._complete = self._complete or not self._stopping
                 self._answered = mine
                 self._state.notify_all()
+        if self._unclean:
+            self._clean()
         for part in self._sources:
             part.close()
         if self._index:
             self._index.close()
+
+    def _clean(self) -> None:
+        """What was deleted leaves the log too, after the calls that waited for it have their answers."""
+        try:
+            self._unclean = self._index is not None and not self._index.overwrite()
+        except LinkError:
+            self._unclean = False  # the next look meets it, and says it
 
     def _look(self, full: bool) -> str | None:
         """One look at the folder, and the index brought up to it. What keeps it from being up to date, or None."""
@@ -149,8 +163,7 @@ class Keeper:
             with index.alone():
                 self._load(index)
                 for part in self._sources:
-                    known = any(path.startswith(part.source.prefix) for path in self._known)
-                    if trouble := part.prepare(known):
+                    if trouble := part.prepare(self._known):
                         troubles.append(trouble)
                     elif part.usable:
                         troubles += self._part(index, part, full)
@@ -164,7 +177,7 @@ class Keeper:
 
     def _part(self, index: Index, part: "_Part", full: bool) -> list[str]:
         paths, lost = part.drain()
-        if full or lost or not part.watched or IGNORE_FILE in paths:
+        if full or lost or not part.watched or IGNORE_FILE in paths or len(paths) > CHECKED_MAX:
             self._scan(index, part)
         elif paths or part.shared:
             self._check(index, part, paths | part.shared.keys())
@@ -229,6 +242,7 @@ class Keeper:
         source, report = part.source, part.report
         found: dict[str, Found] = {}
         gone: set[str] = set()
+        folders: list[str] = []  # of which all that is not found is gone
         for path in paths:
             key = source.prefix + path
             part.shared.pop(path, None)
@@ -245,21 +259,26 @@ class Keeper:
             except OSError as error:
                 report.unreadable[key] = error.strerror or "it could not be read"
                 continue
-            if key in self._known and key not in found:
+            if key in self._known:
                 gone.add(key)
-            if beneath and not any(blocked.startswith(key) for blocked in report.unreadable):
-                gone.update(each for each in self._known if each.startswith(key + "/") and each not in found)
+            elif beneath and not any(blocked.startswith(key) for blocked in report.unreadable):
+                folders.append(key + "/")
+        if folders:
+            gone.update(path for path in self._known if path.startswith(tuple(folders)))
+        gone -= found.keys()
         for one in source.blocked(report):
             found[one.path] = one
             gone.discard(one.path)
         changed = [one for one in found.values() if self._known.get(one.path) != one.stamp]
-        self._apply(index, part, changed, sorted(gone), len(self._known.keys() | found.keys()))
+        new = sum(path not in self._known for path in found)
+        self._apply(index, part, changed, sorted(gone), len(self._known) + new)
 
     def _apply(self, index: Index, part: "_Part", changed: list[Found], gone: list[str], of: int) -> None:
         """The changes written, newest first, batch by batch; what is not reached stays as changed."""
         changed.sort(key=lambda one: one.mtime_ns, reverse=True)
         with self._state:
             self._of, self._done = of, of - len(changed)
+        self._unclean = self._unclean or bool(gone or changed)
         for start in range(0, len(gone), BATCH_FILES):
             batch = gone[start : start + BATCH_FILES]
             with index.writing(durable=True):
@@ -280,8 +299,6 @@ class Keeper:
                 self._state.notify_all()
             if self._stopping:
                 return
-        if gone or changed:
-            index.overwrite()
 
     def _put(self, index: Index, one: Found, parsed: Parsed | None, at: int) -> None:
         if parsed is None:
@@ -377,8 +394,8 @@ class _Part:
             return all((found := self.folder.stat(path)) and stamp(found) == mark for path, mark in self.shared.items())
         return False
 
-    def prepare(self, known: bool) -> str | None:
-        """Opens the folder where that is needed. What is wrong with it, or None. `known`: it had documents."""
+    def prepare(self, known: dict[str, bytes]) -> str | None:
+        """Opens the folder where that is needed. What is wrong with it, or None. `known`: the documents there are."""
         if self._folder is not None and not self._same_path():
             self.close()
         if self._folder is None:
@@ -386,8 +403,9 @@ class _Part:
             try:
                 self._folder = self.source.open()
             except Missing as error:
-                self._missing = not known  # before somebody makes it there is nothing wrong, and nothing to remove
-                return f"{error} {self._before()}" if known else None
+                # Before somebody makes it there is nothing wrong, and nothing to remove.
+                self._missing = not any(path.startswith(self.source.prefix) for path in known)
+                return None if self._missing else f"{error} {self._before()}"
             except LinkError as error:
                 return f"{error} {self._before()}"
         with contextlib.suppress(LinkError):

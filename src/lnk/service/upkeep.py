@@ -13,6 +13,8 @@ from lnk.errors import LinkError, Unavailable
 from lnk.folder import Folder, make_folder, must_be_folder
 from lnk.memory.index import Index
 from lnk.memory.keeper import Keeper
+from lnk.memory.parse import digest_of
+from lnk.memory.text import FILE_BYTES_MAX
 from lnk.memory.times import format_time
 from lnk.memory.walk import Report, Source
 
@@ -127,7 +129,7 @@ def _check(index: Index, sources: list[Source]) -> tuple[dict[str, Any], int]:
     missing = sorted(here.keys() - known.keys())
     gone = sorted(known.keys() - here.keys())
     changed = sorted(path for path in here.keys() & known.keys() if here[path] != known[path] and known[path])
-    waiting = sorted(path for path in here.keys() & known.keys() if not known[path])
+    waiting = sorted(path for path in here.keys() & known.keys() if not known[path] and not _same(index, sources, path))
     damage = _damage(index)
     found = {
         "documents": len(here),
@@ -139,6 +141,18 @@ def _check(index: Index, sources: list[Source]) -> tuple[dict[str, Any], int]:
         "differences": len(missing) + len(gone) + len(changed) + len(waiting) + len(damage),
     }
     return found, DIFFERENT if found["differences"] else 0
+
+
+def _same(index: Index, sources: list[Source], path: str) -> bool:
+    """Whether a file that is to be read again, since it was read just when it changed, is what the index has."""
+    digest = index.value("SELECT digest FROM documents WHERE path = ?", path)
+    source = next(each for each in sources if path.startswith(each.prefix))
+    try:
+        with source.open() as folder:
+            data = folder.read(path[len(source.prefix) :], FILE_BYTES_MAX)
+    except LinkError:
+        return False
+    return data is not None and digest == digest_of(data)
 
 
 def _damage(index: Index) -> list[str]:
