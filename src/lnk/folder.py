@@ -242,13 +242,16 @@ class Folder:
                 os.close(fd)
             self._still(name, unless_changed)
             os.rename(fresh, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-            sync(self.fd)
         except OSError as error:
             self._forget(fresh)
             raise from_os(error, f"write {self.path}/{name}, which stays as it was") from None
         except Conflict:
             self._forget(fresh)
             raise
+        try:
+            sync(self.fd)
+        except OSError as error:
+            raise from_os(error, f"make sure that {self.path}/{name}, which is written, outlasts a power cut") from None
 
     def sweep(self, name: str) -> None:
         """Take away what a write of `name` that was cut short left behind."""

@@ -239,36 +239,24 @@ class Keeper:
 
     def _check(self, index: Index, part: "_Part", paths: set[str]) -> None:
         """What the kernel said may have changed, looked at path by path."""
-        source, report = part.source, part.report
         found: dict[str, Found] = {}
         gone: set[str] = set()
         folders: list[str] = []  # of which all that is not found is gone
         for path in paths:
-            key = source.prefix + path
-            part.shared.pop(path, None)
-            for blocked in [each for each in report.unreadable if (each + "/").startswith(key + "/")]:
-                del report.unreadable[blocked]
+            key = part.source.prefix + path
             try:
-                kind = part.folder.stat(path)
-                beneath = kind is None or _is_folder(kind)
-                if kind is not None and beneath:
-                    for one in source.walk(part.folder, report, part.entered, path):
-                        found[one.path] = one
-                elif kind is not None and (only := source.look(part.folder, path, report)):
-                    found[only.path] = only
+                file = part.look(path, found)
             except OSError as error:
-                report.unreadable[key] = error.strerror or "it could not be read"
+                part.report.unreadable[key] = error.strerror or "it could not be read"
                 continue
             if key in self._known:
                 gone.add(key)
-            elif beneath and not any(blocked.startswith(key) for blocked in report.unreadable):
+            elif not file and not any(blocked.startswith(key) for blocked in part.report.unreadable):
                 folders.append(key + "/")
         if folders:
             gone.update(path for path in self._known if path.startswith(tuple(folders)))
+        found |= {one.path: one for one in part.source.blocked(part.report)}
         gone -= found.keys()
-        for one in source.blocked(report):
-            found[one.path] = one
-            gone.discard(one.path)
         changed = [one for one in found.values() if self._known.get(one.path) != one.stamp]
         new = sum(path not in self._known for path in found)
         self._apply(index, part, changed, sorted(gone), len(self._known) + new)
@@ -433,6 +421,22 @@ class _Part:
                 self._watch.close()
                 self._watch = None
 
+    def look(self, path: str, found: dict[str, Found]) -> bool:
+        """Adds to `found` what is at `path` now, or beneath it. False where it is a folder, or gone. Raises OSError."""
+        self.shared.pop(path, None)
+        key = self.source.prefix + path
+        for blocked in [each for each in self.report.unreadable if (each + "/").startswith(key + "/")]:
+            del self.report.unreadable[blocked]
+        kind = self.folder.stat(path)
+        if kind is None:
+            return False
+        if stat_module.S_ISDIR(kind.st_mode):
+            found.update((one.path, one) for one in self.source.walk(self.folder, self.report, self.entered, path))
+            return False
+        if one := self.source.look(self.folder, path, self.report):
+            found[one.path] = one
+        return True
+
     def drain(self) -> tuple[set[str], bool]:
         return self._watch.drain() if self._watch else (set(), True)
 
@@ -473,7 +477,3 @@ class _Part:
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == self.folder.identity()
-
-
-def _is_folder(found: os.stat_result) -> bool:
-    return stat_module.S_ISDIR(found.st_mode)

@@ -98,6 +98,8 @@ class Notes:
             raise from_os(error, f"read {self._folder_path}/{self._name}") from None
         try:
             data = read_all(fd, FILE_BYTES_MAX)
+        except OSError as error:
+            raise from_os(error, f"read {self._folder_path}/{self._name}") from None
         finally:
             os.close(fd)
         if len(data) > FILE_BYTES_MAX:
