@@ -21,8 +21,8 @@ from lnk.folder import Folder
 from lnk.memory.notes import Kept, Notes, prompt_text
 
 Open = Callable[..., Session]
-# What ends a line somewhere else, and not here: VT, FF, the separators, NEL, LINE and PARAGRAPH SEPARATOR.
 MEMORY = "/dev/shm"  # where a sync costs nothing
+# What ends a line somewhere else, and not here: VT, FF, the separators, NEL, LINE and PARAGRAPH SEPARATOR.
 NO_LINE_ENDS = ("\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r")
 
 
@@ -46,6 +46,11 @@ def command(place: Place, **environment: str) -> subprocess.CompletedProcess[str
     """`lnk-link-memory command` for the place, in this environment."""
     argv = [ENGINE, "command", str(place.home), str(place.state), str(place.agent)]
     return subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+
+def serve_argv(serve: dict) -> list[str]:
+    """The printed command, with the program where these tests have it."""
+    return [ENGINE, *serve["argv"][1:]]
 
 
 # ------------------------------------------------------------ one file, a line a note
@@ -246,7 +251,7 @@ def test_notes_past_their_size_by_hand_may_shrink_and_not_grow(place: Place, ses
 def test_the_size_is_that_of_the_spec(place: Place, open_session: Open) -> None:
     printed = command(place, LNK_MEMORY_SPEC='{"notes": "1 KB"}', LNK_MEMORY_NOTES=str(place.notes))
     serve = json.loads(printed.stdout)
-    opened = open_session([ENGINE, *serve["argv"][1:]])
+    opened = open_session(serve_argv(serve))
     assert opened.remember(note="x" * 1021) == {"notes": f"- {'x' * 1021}\n", "bytes": 1024, "of": 1024}
     assert "1,024" in opened.refused("remember", note="y")
 
@@ -564,7 +569,7 @@ def test_remember_is_allowed_without_asking_where_a_notes_file_is_named(place: P
     serve = json.loads(command(place, LNK_MEMORY_NOTES=str(place.notes)).stdout)
     assert serve["allow"] == ["search", "read", "list", "links", "remember"]
     assert serve["argv"][-2:] == ["--notes", str(place.notes)]
-    opened = open_session([ENGINE, *serve["argv"][1:]])
+    opened = open_session(serve_argv(serve))
     tools = opened.tools()
     assert [tool["name"] for tool in tools] == serve["allow"]
     read_only = {tool["name"]: tool["annotations"]["readOnlyHint"] for tool in tools}
@@ -577,19 +582,14 @@ def test_without_a_notes_file_remember_is_not_offered_and_writes_nothing(place: 
     serve = json.loads(command(place, LNK_MEMORY_NOTES="").stdout)
     assert serve["allow"] == ["search", "read", "list", "links"]
     assert "--notes" not in serve["argv"]
-    opened = open_session([ENGINE, *serve["argv"][1:]])
+    opened = open_session(serve_argv(serve))
     assert [tool["name"] for tool in opened.tools()] == ["search", "read", "list", "links"]
     with pytest.raises(Invalid, match="Unknown tool"):
         opened.call("remember", {"note": "x"})
     assert opened.refused("read", path="notes.md")
     assert opened.list(kind="notes")["documents"] == []
-    assert "locked" not in json.dumps(Session(serve_argv(serve)).open())
+    assert "locked" not in json.dumps(open_session(serve_argv(serve)).open())
     assert place.notes.read_text() == "- locked\n"
-
-
-def serve_argv(serve: dict) -> list[str]:
-    """The printed command, with the program where these tests have it."""
-    return [ENGINE, *serve["argv"][1:]]
 
 
 @pytest.mark.requirement("CONTRACT-14")

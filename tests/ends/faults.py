@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
@@ -37,6 +38,7 @@ for number in (1, 2):
 os.execv(sys.argv[1], sys.argv[1:])
 """
 _SETTLED_MAX: Final = 60  # calls, each of which waits by itself
+_SOON_S: Final = 20.0  # what happens behind has happened long before
 
 
 def skip_loudly(reason: str) -> NoReturn:
@@ -127,6 +129,14 @@ def check(place: Place) -> dict:
     return found
 
 
+def soon(holds: Callable[[], bool]) -> bool:
+    """Whether something that happens behind an answer comes to hold."""
+    until = time.monotonic() + _SOON_S
+    while not (held := holds()) and time.monotonic() < until:
+        os.sched_yield()
+    return held
+
+
 def left_in(folder: Path) -> set[str]:
     """The names in a folder, hidden ones too."""
     return set(os.listdir(folder))
@@ -166,6 +176,24 @@ class Trace:
                 count[begun[1]] += 1
                 found.append(Point(begun[1], count[begun[1]], line))
         return found
+
+
+def under_strace(argv: Sequence[str], file: Path, *faults: str, calls: str) -> list[str]:
+    """The command, run under strace from its start, with these faults. strace counts the calls of each thread apart."""
+    injected = [part for fault in faults for part in ("-e", f"inject={fault}")]
+    return ["strace", "-f", "-qq", "-o", str(file), "-e", f"trace={calls}", *injected, *argv]
+
+
+def most_by_one_thread(file: Path) -> Counter[str]:
+    """How many calls of each name one thread made at the most, in what `under_strace` wrote."""
+    each: Counter[tuple[str, str]] = Counter()
+    for line in file.read_text(errors="replace").splitlines():
+        if begun := re.match(r"(\d+) +(\w+)\(", line):
+            each[begun[1], begun[2]] += 1
+    most: Counter[str] = Counter()
+    for (_, name), count in each.items():
+        most[name] = max(most[name], count)
+    return most
 
 
 @contextmanager

@@ -278,7 +278,7 @@ def npm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=NPM_WAIT_S)
             if done.returncode:
-                pytest.skip(f"NOT JUDGED: npm could not install {package}: {done.stderr.strip()[-300:]}")
+                pytest.skip(f"NOT JUDGED: npm could not install {package}: {done.stderr.strip()[:300]}")
             with contextlib.suppress(OSError):  # another run was first
                 fresh.rename(root)
         except subprocess.TimeoutExpired:

@@ -723,6 +723,19 @@ def test_every_line_of_standard_output_is_json_rpc_whatever_is_warned_of(place, 
     assert "Traceback" not in wire.said_aside() and "Warning" not in wire.said_aside(), wire.said_aside()
 
 
+def test_what_anything_else_prints_goes_to_standard_error(start, tmp_path):
+    """case mcp-04: native libraries write to the descriptor itself"""
+    noise = (
+        "import atexit, os\natexit.register(lambda: (print('noise', flush=True), os.write(1, b'native noise\\n')))\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(noise)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    wire = start(env={**os.environ, "PYTHONPATH": path})
+    wire.good()
+    assert wire.end() == 0
+    assert wire.said_aside() == "noise\nnative noise\n"
+
+
 @LINUX
 def test_no_file_is_left_open_by_calls_and_bad_lines(place, start):
     for number in range(20):
@@ -803,6 +816,20 @@ def test_the_end_of_input_ends_the_process_and_leaves_nothing(large, start, when
     again = start()
     settled(again)
     again.good()
+
+
+@LINUX
+def test_the_end_of_input_ends_the_process_though_calls_wait_for_an_index_that_is_being_made(place, start):
+    """They are stopped where they are: no traceback, exit status 0."""
+    for number in range(3_000):
+        place.write(f"memory/n{number}.md", f"# Note {number}\n\n" + f"word{number} in a plum pie\n" * 120)
+    wire = start()
+    words = "plum pie in a note " + " ".join(f"word{number}" for number in range(60))
+    calls = [wire.request("tools/call", {"name": "search", "arguments": {"query": words}}) for _ in range(30)]
+    wire.send(b"".join(calls))
+    assert wire.end() == 0, wire.said_aside()
+    assert left_behind(wire.process.pid, place) == []
+    assert wire.said_aside() == ""
 
 
 @LINUX

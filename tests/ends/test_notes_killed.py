@@ -73,7 +73,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> list[Point]:
 
 
 def _is_of_the_notes(point: Point) -> bool:
-    """Whether the call is one of the notes' file and folder: the last one only wakes the loop that writes the answer."""
+    """Whether the call is one of the notes' file and folder: the last one wakes the loop that writes the answer."""
     return "pipe:" not in point.line
 
 
@@ -151,7 +151,7 @@ def test_an_error_of_any_system_call_of_remember_leaves_old_or_new_notes(failed:
 
 
 def test_a_refusal_that_says_that_the_notes_stay_is_true(failed: list[Outcome]) -> None:
-    """An agent that reads "nothing was written" writes the note again: so it must not be said of a note that is there."""
+    """An agent that reads "nothing was written" writes the note again: it must not be said of one that is there."""
     says_so = re.compile("stays? as it was|othing was written")
     assert [one for one in failed if one.failed and says_so.search(one.text) and one.notes != OLD] == []
 
@@ -193,7 +193,7 @@ def test_what_could_not_be_taken_away_is_swept_by_the_next_start(points: list[Po
 def test_a_write_that_takes_a_part_only_and_then_fails_leaves_the_old_notes(
     place: Place, session: Callable[..., Session]
 ) -> None:
-    """Case notes-17: the kernel takes 10 of the bytes, then no more (a limit of the file's size): refused, as before."""
+    """Case notes-17: the kernel takes 10 bytes, then no more (a limit of the file's size): refused, notes as before."""
     place.notes.write_bytes(OLD)
     opened = settled(session())
     process = opened._process.pid

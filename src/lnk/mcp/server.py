@@ -178,7 +178,7 @@ class Session:
                 raise ProtocolError(INVALID_PARAMS, f"Missing _meta field {VERSION_META}, or initialize before this.")
             return False
         if version not in MODERN:
-            data = {"supported": list(SUPPORTED), "requested": version}
+            data = {"supported": list(SUPPORTED), "requested": str(version)[:100]}
             raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
         if not isinstance(meta.get(CAPABILITIES_META), dict):
             raise ProtocolError(INVALID_PARAMS, f"Missing _meta field {CAPABILITIES_META}.")
@@ -214,13 +214,18 @@ class Session:
             result["structuredContent"] = structured
         if failed:
             result["isError"] = True
-        return self._result(call.id, result, call.modern) if self._calls.pop(call.id, None) is call else None
+        return self._result(call.id, result, call.modern) if self._ended(call) else None
 
     def error(self, call: Call, code: int, message: str) -> Reply | None:
         """An answer that the call could not be made at all. None where it was cancelled."""
-        if self._calls.pop(call.id, None) is not call:
-            return None
-        return _refusal(call.id, ProtocolError(code, message))
+        return _refusal(call.id, ProtocolError(code, message)) if self._ended(call) else None
+
+    def _ended(self, call: Call) -> bool:
+        """Takes a call out of those that wait. False where it was cancelled; its id may be another call's by now."""
+        if not self.wants(call):
+            return False
+        del self._calls[call.id]
+        return True
 
     def progress(self, call: Call, done: int, of: int, message: str) -> Reply | None:
         """Word of how far a call is, for a client that asked for it and still waits."""

@@ -17,6 +17,7 @@ ANALYSIS: Final = f"1 unicode {unicodedata.unidata_version}"
 TOKENIZER: Final = "unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
 
 TERMS_MAX: Final = 64  # 64 terms cost 2 ms, 20,000 cost 71: nobody types more
+PARTS_MAX: Final = 16  # parts of one word that are looked up next to each other: each costs what a term costs
 _MEMO_MAX: Final = 50_000  # words kept with what they hold, about 10 MB
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul and their extensions: written without spaces, or, as Korean,
@@ -28,8 +29,12 @@ _UNSPACED = (
 )
 _RUN = re.compile(f"[{_UNSPACED}]+")
 _EMOJI = re.compile("[\u2190-\u2bff\U0001f000-\U0001faff]")
+_GREEK = "".join(map(chr, (*range(0x386, 0x3CF), *range(0x1F00, 0x1FFD))))
 _FOLD = str.maketrans(
     {
+        "ё": "е",
+        "Ё": "Е",
+        **{char: base for char in _GREEK if (base := unicodedata.normalize("NFD", char)[0]) != char},
         "ß": "ss",
         "ẞ": "SS",
         "œ": "oe",
@@ -76,12 +81,13 @@ _SPECIAL = re.compile(r"(?<!\w)(?:([cfj])#(?!\w)|(c)\+\+(?!\w)|\.(net)\b)", re.I
 _WORD = re.compile(r"\w+")
 _JOINED = re.compile(r"\w+(?:['-]\w+)*")
 _SPACED = {number: " " for number in range(128) if not (chr(number).isalnum() or chr(number) == "_")}
-_SPACED_UNIT = re.compile(r"\d[\d.,]* [A-Za-z%]{1,3}\b")
+_SPACED_UNIT = re.compile(r"(?<![\d.,])\d[\d.,]* [A-Za-z%]{1,3}\b")  # each run of digits is tried once
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z][a-z]*")
 _MIXED = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _VERSION = re.compile(r"\b[vV](\d+(?:\.\d+)+)")
 _LEADING = re.compile(r"(\d+)([^\W\d_]+)?")
 _NO_WORD = re.compile(r"[\W_]+")
+_PART = re.compile(r"[^\W_]+")
 
 
 class Analysed(NamedTuple):
@@ -169,7 +175,13 @@ def terms(query: str) -> list[str]:
 
 
 def _add_word(word: str, found: dict[str, None]) -> None:
-    if not word or not _NO_WORD.sub("", word):
+    parts = _PART.findall(word)
+    if len(parts) > PARTS_MAX:  # no word that a person types
+        for at in range(0, PARTS_MAX * TERMS_MAX, PARTS_MAX):
+            if parts[at : at + PARTS_MAX]:
+                found[_quoted(" ".join(parts[at : at + PARTS_MAX]).lower())] = None
+        return
+    if not parts:
         return
     found[_quoted(word.lower())] = None
     joined = word.replace("'s", "").replace("'", "").replace("-", "")

@@ -338,7 +338,16 @@ class Keeper:
         found = one._replace(stamp=mark, bytes=after.st_size, mtime_ns=after.st_mtime_ns, ctime_ns=after.st_ctime_ns)
         assert self._index
         had = self._index.value("SELECT digest FROM documents WHERE path = ? AND left_out IS NULL", one.path)
-        return found, None if had == digest_of(data) else parse(one.path, one.kind, data)
+        return found, None if had == digest_of(data) else _parsed(one, data)
+
+
+def _parsed(one: Found, data: bytes) -> Parsed:
+    """A fault in taking up one file is that file's alone, and is said of it."""
+    try:
+        return parse(one.path, one.kind, data)
+    except Exception as error:
+        sys.stderr.write(f"lnk-link-memory: a document could not be parsed: {type(error).__name__}\n")
+        return left_out(one.path, f"it could not be parsed ({type(error).__name__})", digest_of(data))
 
 
 class _Part:

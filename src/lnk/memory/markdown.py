@@ -20,11 +20,11 @@ _TRIES_MAX: Final = 10_000  # of what looks like a link; a text of so many that 
 _FENCES_NEAR: Final = CHUNK_CHARS // 8  # no more fenced blocks than this stand in one part
 
 _FRONT = re.compile(r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*\r?$", re.DOTALL | re.MULTILINE)
-_KEY = re.compile(r"^title[ \t]*:[ \t]*(.*?)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_KEY = re.compile(r"^title[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _MARK = re.compile(r"^(?:(#{1,6})(?=[ \t\r]|$)|[ ]{0,3}(`{3,}|~{3,}))", re.MULTILINE)
 _BLANK = re.compile(r"\n[ \t\r]*\n")
-_ATX = re.compile(r"#[ \t]+(.*?)(?:[ \t]+#+)?[ \t\r]*$")
-_OTHER_TITLES = (re.compile(r"#\+title:[ \t]*(.+?)[ \t\r]*$", re.IGNORECASE), re.compile(r"= (\S.*?)[ \t\r]*$"))
+_TITLE = re.compile(r"(?:#[ \t]|#\+title:|= (?=\S))(.*)", re.IGNORECASE)  # Markdown's, Org's, AsciiDoc's
+_CLOSING = re.compile(r"[ \t]#+$")
 _UNDERLINE = re.compile(r"={3,}[ \t\r]*$")
 _MARKS = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]+)\]\]|!?\[([^\[\]]*)\]\([^()]*\)|(\*\*|__|`)")
 
@@ -55,7 +55,7 @@ def front_matter(text: str) -> tuple[str | None, int]:
     if not found:
         return None, 0
     key = _KEY.search(found[1])
-    title = key[1] if key else ""
+    title = key[1].strip() if key else ""
     if len(title) >= 2 and title[0] == title[-1] and title[0] in "\"'":
         title = title[1:-1]
     return clean_title(title), found.end()
@@ -72,8 +72,8 @@ def title_of(text: str) -> str | None:
         if line.lstrip(" ")[:3] in ("```", "~~~"):
             fenced = not fenced
         if not fenced:
-            found = _ATX.match(line) or next(filter(None, (other.match(line) for other in _OTHER_TITLES)), None)
-            if found and (title := clean_title(found[1])):
+            found = _TITLE.match(line)
+            if found and (title := clean_title(_CLOSING.sub("", found[1].rstrip()))):
                 return title
             if _UNDERLINE.match(line) and (title := clean_title(before)):
                 return title
@@ -200,7 +200,8 @@ _REFERENCE = re.compile(
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,31}:")
 _TITLE_AFTER = re.compile(r"[ \t]+(?:\"[^\"\n]*\"|'[^'\n]*'|\([^()\n]*\))[ \t]*\)|[ \t]*\)")
-_SPAN = re.compile(r"(`+)(?!`)(?:[^`]|(?!\1(?!`))`+)*?(?<!`)\1(?!`)")
+_TICKS = re.compile("`+")
+_NOT_LINE_END = re.compile(r"[^\n]")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 _LIST_ITEM = re.compile(r"[ ]{0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
 
@@ -327,4 +328,26 @@ def _without_code(text: str) -> str:
             in_list = False
         before_blank = False
     text = "\n".join(lines)
-    return _SPAN.sub(lambda span: re.sub(r"[^\n]", " ", span[0]), text) if "`" in text else text
+    return _without_spans(text) if "`" in text else text
+
+
+def _without_spans(text: str) -> str:
+    """`text` with its code spans blanked out: from one run of backticks to the next of the same length."""
+    runs = [(found.start(), found.end()) for found in _TICKS.finditer(text)]
+    ahead: dict[int, list[int]] = {}  # of each length, the runs from the last to the first
+    for number in range(len(runs) - 1, -1, -1):
+        ahead.setdefault(runs[number][1] - runs[number][0], []).append(number)
+    parts: list[str] = []
+    at, number = 0, 0
+    while number < len(runs):
+        start, end = runs[number]
+        same = ahead[end - start]
+        while same and same[-1] <= number:
+            same.pop()
+        if same:
+            number = same[-1]
+            end = runs[number][1]
+            parts += [text[at:start], _NOT_LINE_END.sub(" ", text[start:end])]
+            at = end
+        number += 1
+    return "".join([*parts, text[at:]])

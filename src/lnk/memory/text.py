@@ -1,6 +1,7 @@
 """A file's bytes to its text: which encoding, and HTML by its text. Nothing here fails on a file's content."""
 
 import codecs
+import html
 import re
 from typing import Final
 
@@ -25,6 +26,8 @@ _BOMS: Final = (
 )
 _DETECT_BYTES: Final = 65_536
 _SURE: Final = 0.2  # below, a detected encoding is a guess that makes wrong letters look right
+_CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROLS_SHARE: Final = 0.02  # more of its first bytes than this, and a file is no text in any encoding
 _ESCAPES = re.compile(rb"\x1b\$[@B]|\x1b\([BJ]")  # ISO-2022-JP, which is ASCII to every other test
 
 
@@ -43,7 +46,9 @@ def decode(data: bytes) -> str | None:
         except UnicodeDecodeError as error:
             if error.start >= SNIFF_BYTES - 4:  # begins as UTF-8: a few wrong bytes, not another encoding
                 return _replacing(data, "utf-8")
-    return _replacing(data, _detected(data))
+    if len(_CONTROLS.findall(head)) > len(head) * _CONTROLS_SHARE:
+        return None
+    return _replacing(data, _detected(data) or "utf-8")
 
 
 def _replacing(data: bytes, encoding: str | None) -> str | None:
@@ -85,36 +90,50 @@ _BLOCKS: Final = frozenset(
 _UNSEEN: Final = frozenset(("script", "style", "template", "noscript"))
 
 
+_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:-]*)(?:[^<>\"']|\"[^\"<>]*\"|'[^'<>]*')*>|<[!?][^<>]*>")
+
+
 def html_text(markup: str) -> tuple[str, str | None]:
-    """The text that a reader of the page sees, a line a block, headings marked as in Markdown; and its title."""
-    from html.parser import HTMLParser  # only where there is HTML
+    """The text that a reader of the page sees, a line a block, headings marked as in Markdown; and its title.
 
+    A scanner whose work grows with the page alone: the standard parser's grows with its square on some pages.
+    """
     parts: list[str] = []
-    title: list[str] = []
-    within: list[str] = []  # the unseen element, or `title`, that is open
-
-    class Page(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            if tag in _UNSEEN or tag == "title":
-                within[:] = [tag]
-            elif tag in _BLOCKS:
-                parts.append("\n" + ("#" * int(tag[1]) + " " if tag[0] == "h" and tag[1:].isdigit() else ""))
-
-        def handle_endtag(self, tag: str) -> None:
-            if within == [tag]:
-                within.clear()
-            elif tag in _BLOCKS:
-                parts.append("\n")
-
-        def handle_data(self, data: str) -> None:
-            if not within:
-                parts.append(data)
-            elif within == ["title"]:
-                title.append(data)
-
-    page = Page(convert_charrefs=True)
-    page.feed(markup)
-    page.close()
-    lines = (" ".join(line.split()) for line in "".join(parts).split("\n"))
+    title = ""
+    at = 0
+    while at < len(markup):
+        tag = markup.find("<", at)
+        parts.append(markup[at : tag if tag >= 0 else len(markup)])
+        if tag < 0:
+            break
+        if markup.startswith("<!--", tag):
+            at = _after(markup, "-->", tag + 4)
+            continue
+        found = _TAG.match(markup, tag)
+        if not found:
+            parts.append("<")
+            at = tag + 1
+            continue
+        at = found.end()
+        name = (found[2] or "").lower()
+        if name in _BLOCKS:
+            heading = "#" * int(name[1]) + " " if not found[1] and name[0] == "h" and name[1:].isdigit() else ""
+            parts.append("\n" + heading)
+        elif not found[1] and (name in _UNSEEN or name == "title"):
+            start, (end, at) = at, _closing(markup, name, at)
+            title = title or (markup[start:end] if name == "title" else "")
+    lines = (" ".join(line.split()) for line in html.unescape("".join(parts)).split("\n"))
     text = re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
-    return text + "\n" if text else "", " ".join("".join(title).split()) or None
+    return text + "\n" if text else "", " ".join(html.unescape(title).split()) or None
+
+
+def _after(markup: str, mark: str, at: int) -> int:
+    """Behind the next `mark`, or the end where there is none."""
+    found = markup.find(mark, at)
+    return len(markup) if found < 0 else found + len(mark)
+
+
+def _closing(markup: str, name: str, at: int) -> tuple[int, int]:
+    """Where an element ends, and where what follows it begins."""
+    found = re.compile(f"</{name}[^<>]*>", re.IGNORECASE).search(markup, at)
+    return found.span() if found else (len(markup), len(markup))
