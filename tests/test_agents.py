@@ -260,7 +260,7 @@ def test_removing_does_not_say_that_documents_stay_which_it_deletes(person):
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", "id"),
+        ("", "does not describe an agent"),
         ("id = ", "not valid TOML"),
         ('id = "a_short"\nname = "max"\nowner = "me"\ncreated = "2026-01-01T00:00:00Z"\n', "a_short"),
         ('id = "a_abcdefgh2345"\nname = 3\nowner = "me"\ncreated = "2026-01-01T00:00:00Z"\n', "name"),

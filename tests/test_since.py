@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from conftest import ENGINE
 from lnk.errors import Invalid
 from lnk.folder import Folder
-from lnk.memory.index import REMOVED_MAX, Found, Index
+from lnk.memory.index import Found, Index
 from lnk.memory.parse import parse
 from lnk.memory.times import format_time, parse_since
 
@@ -240,7 +240,6 @@ def test_the_latest_10000_removals_are_kept_and_what_is_made_again_is_not_among_
                 times.append(index.tick())
                 index.drop([one.path for one in found[start : start + 250]], times[-1])
         kept = index.rows("SELECT path, title, removed FROM removed ORDER BY path")
-        assert REMOVED_MAX == 10_000
         assert kept == [(found[number].path, "T", times[number // 250]) for number in range(2_000, 12_000)]
         with index.writing():
             index.put(found[-1], parse(found[-1].path, "document", b"# T\n"), index.tick())

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lnk.memory.markdown import CHUNK_CHARS, TITLE_CHARS_MAX, Chunk, chunks, clean_title, title_of
+from lnk.memory.markdown import Chunk, chunks, clean_title, title_of
 from lnk.memory.parse import parse
-from lnk.memory.text import FILE_BYTES_MAX, TEXT_BYTES_MAX, decode, html_text
+from lnk.memory.text import decode, html_text
+
+CHUNK_CHARS = 1500
+TITLE_CHARS = 200
+TEXT_BYTES = 2 << 20
+FILE_BYTES = 32 << 20
 
 RUSSIAN = "Утром мы ехали вдоль реки и видели трёх цапель.\nПотом чинили заднее колесо и пили чай с мёдом.\n"
 JAPANESE = "今日は自転車の後輪を直しました。\n明日は山の方へ走りに行く予定です。お弁当はおにぎりと卵焼きにします。\n"
@@ -194,7 +199,7 @@ def test_a_title_is_at_most_200_characters_wherever_it_comes_from(place, session
 @settings(max_examples=300, deadline=None)
 def test_a_title_is_one_line_that_can_be_shown(text):
     for title in (title_of(text), clean_title(text)):
-        assert title is None or (0 < len(title) <= TITLE_CHARS_MAX and title.isprintable() and title == title.strip())
+        assert title is None or (0 < len(title) <= TITLE_CHARS and title.isprintable() and title == title.strip())
 
 
 # ---------------------------------------------------------------- HTML
@@ -349,14 +354,14 @@ def test_a_document_is_indexed_whole_up_to_2_mib_and_left_out_whole_above(place,
     """case chunk-05: a word of its own in each 10 KB of 1.9 MiB is found; one byte over the limit leaves all out."""
     blocks = [f"{_unique(number)}\n" + "filler text of it\n" * 568 + "\n" for number in range(195)]
     text = "".join(blocks)
-    assert 1.9 * 2**20 < len(text) < TEXT_BYTES_MAX
+    assert 1.9 * 2**20 < len(text) < TEXT_BYTES
     place.write("memory/long.txt", text)
-    place.write("memory/full.txt", "walrus " + "x" * (TEXT_BYTES_MAX - 7))
-    place.write("memory/over.txt", "walrus " + "x" * (TEXT_BYTES_MAX - 6))
-    place.write("memory/wide.txt", "walrus " + "字" * (TEXT_BYTES_MAX // 3))
+    place.write("memory/full.txt", "walrus " + "x" * (TEXT_BYTES - 7))
+    place.write("memory/over.txt", "walrus " + "x" * (TEXT_BYTES - 6))
+    place.write("memory/wide.txt", "walrus " + "字" * (TEXT_BYTES // 3))
     large = place.write("memory/large.txt", "walrus\n")
     with large.open("r+b") as file:
-        file.truncate(FILE_BYTES_MAX + 1)
+        file.truncate(FILE_BYTES + 1)
     memory = session().settled()
     assert [number for number in range(195) if memory.paths(_unique(number)) != ["memory/long.txt"]] == []
     assert memory.paths("walrus") == ["memory/full.txt"]
@@ -403,7 +408,7 @@ def test_a_text_without_a_last_line_end_has_its_last_line(place, session):
 
 # ---------------------------------------------------------------- texts made to do harm
 
-SIZE = TEXT_BYTES_MAX
+SIZE = TEXT_BYTES
 HOSTILE = {
     "open-brackets.md": "'[[' * (SIZE // 2)",
     "headings.md": "'# a\\n' * (SIZE // 4)",
@@ -437,7 +442,7 @@ MAKE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_DATA, (300 << 20, 300 << 20))
 from lnk.memory.parse import parse
-from lnk.memory.text import TEXT_BYTES_MAX as SIZE
+SIZE = 2 << 20
 found = parse("memory/" + sys.argv[1], "document", eval(sys.argv[2]).encode())
 print(len(found.chunks), found.left_out)
 """

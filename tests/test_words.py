@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import Place, Session
-from lnk.memory.analyse import TERMS_MAX, analyse, fold, sketch, terms
+from lnk.memory.analyse import analyse, fold, sketch, terms
 
 NFD = unicodedata.normalize("NFD", "부산")
 
@@ -122,8 +122,8 @@ def test_the_same_word_in_two_forms_is_one():
 
 def test_a_question_of_many_words_is_looked_up_by_64_terms():
     many = " ".join(f"word{number}" for number in range(1000))
-    assert terms(many) == [f'"word{number}"' for number in range(TERMS_MAX)]
-    assert len(terms("中文" * 50_000)) <= TERMS_MAX
+    assert terms(many) == [f'"word{number}"' for number in range(64)]
+    assert len(terms("中文" * 50_000)) <= 64
     assert terms("word " * 1000) == ['"word"']
 
 
@@ -131,7 +131,7 @@ def test_one_word_of_many_parts_is_looked_up_by_few_of_them():
     """Each part costs what a word costs: 50,000 of them in one word are as many as in 50,000."""
     parts = ("a.", "a-", "a'", "a_b:", "中a", "1,")
     counts = {part: len(re.findall(r"[^\W_]+", " ".join(terms(part * 50_000)))) for part in parts}
-    assert {part: count for part, count in counts.items() if count > 32 * TERMS_MAX} == {}
+    assert {part: count for part, count in counts.items() if count > 32 * 64} == {}
 
 
 def test_a_question_without_a_word_has_no_terms():
@@ -148,7 +148,7 @@ ANY_TEXT = (
 @settings(max_examples=400, deadline=None)
 def test_terms_are_few_quoted_and_each_once(query):
     found = terms(query)
-    assert len(found) <= TERMS_MAX
+    assert len(found) <= 64
     assert len(set(found)) == len(found)
     for term in found:
         quoted = term.removesuffix("*")

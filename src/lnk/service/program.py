@@ -172,7 +172,7 @@ def _serve(asked: argparse.Namespace) -> int:
     sink = os.dup(1)
     os.dup2(2, 1)
     answered = serve(describe(engine), Work(engine), 0, sink)
-    if engine.stop(END_WAIT_S) and answered:
+    if answered and engine.stop(END_WAIT_S):
         return 0
     sys.stderr.flush()
     os._exit(0)  # a call or a document is under way that does not end in time; the index file is safe at any moment
