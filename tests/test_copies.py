@@ -134,10 +134,10 @@ def test_copies_in_scripts_without_spaces_are_copies_too(place, session):
 
 # ---------------------------------------------------------------- the rule itself
 
-WORDS = st.lists(st.sampled_from([f"w{number}" for number in range(40)]), min_size=1, max_size=60)
+WORDS = st.lists(st.sampled_from([f"w{number}".encode() for number in range(40)]), min_size=1, max_size=60)
 
 
-def _grouped(texts: list[list[str]]) -> list[list[int]]:
+def _grouped(texts: list[list[bytes]]) -> list[list[int]]:
     """Which of these texts, the best placed first, a search would show together: their numbers, the leader first."""
     documents = {
         number: Document(number, f"memory/{number:03}", "", "document", 0, len(words), sketch(words))
@@ -149,7 +149,7 @@ def _grouped(texts: list[list[str]]) -> list[list[int]]:
     return [[each.id for each in group.documents] for group in groups]
 
 
-def _share(one: list[str], other: list[str]) -> float:
+def _share(one: list[bytes], other: list[bytes]) -> float:
     """How many of the longer text's words stand in the other as often."""
     return (Counter(one) & Counter(other)).total() / max(len(one), len(other))
 
@@ -190,10 +190,10 @@ def test_a_sketch_estimates_the_share_of_words_that_two_texts_have_in_common():
     errors, missed = [], []
     for _ in range(400):
         size = chance.randrange(20, 400)
-        common = [f"c{chance.random()}" for _ in range(size)]
+        common = [f"c{chance.random()}".encode() for _ in range(size)]
         own = chance.randrange(0, size // 4)
-        one = common + [f"a{chance.random()}" for _ in range(own)]
-        other = common + [f"b{chance.random()}" for _ in range(own)]
+        one = common + [f"a{chance.random()}".encode() for _ in range(own)]
+        other = common + [f"b{chance.random()}".encode() for _ in range(own)]
         errors.append(_estimated(sketch(one), sketch(other)) - size / (size + 2 * own))
         if (_share(one, other) >= 0.9) != (len(_grouped([one, other])) == 1):
             missed.append((size, own))
@@ -211,11 +211,11 @@ def _estimated(one: bytes, other: bytes) -> float:
 
 def test_a_sketch_is_the_same_in_every_process():
     """It is kept in the index, so it must not hang on Python's hashes, which differ from start to start."""
-    make = "from lnk.memory.analyse import sketch; print(sketch([f'w{n}' for n in range(100)]).hex())"
+    make = "from lnk.memory.analyse import sketch; print(sketch([b'w%d' % n for n in range(100)]).hex())"
     made = {
         subprocess.run(
             [sys.executable, "-c", make], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert made == {sketch([f"w{n}" for n in range(100)]).hex() + "\n"}
+    assert made == {sketch([f"w{n}".encode() for n in range(100)]).hex() + "\n"}

@@ -153,7 +153,7 @@ def test_a_newer_document_never_passes_one_that_matches_clearly_better(scores, r
 def test_a_document_scores_by_its_three_best_parts():
     rows = [(1 << 20, 10.0), (2 << 20, 9.0), ((2 << 20) + 1, 8.0), ((2 << 20) + 2, 7.0), ((2 << 20) + 3, 6.0)]
     assert by_document(rows, 20) == [
-        Hit(2, 9.0 + 0.3 * 8.0 + 0.1 * 7.0, tuple((2 << 20) + part for part in range(4))),
+        Hit(2, 9.0 + 0.3 * 8.0 + 0.1 * 7.0, tuple((2 << 20) + part for part in range(3))),
         Hit(1, 10.0, (1 << 20,)),
     ]
 
@@ -453,7 +453,7 @@ def test_what_did_not_fit_comes_next_and_nothing_is_lost(place, session):
         place.write(f"memory/{number}.md", f"walrus {body}"[:1990] + "\n", at=OLD)
     memory = session().settled()
     answers = [memory.search("walrus")]
-    while following := answers[-1].get("next"):
+    while (following := answers[-1].get("next")) and len(answers) < 100:
         answers.append(memory.search("walrus", next=following))
     assert [len(msgspec.json.encode(answer)) <= 24_000 for answer in answers] == [True] * len(answers)
     assert len(answers) > 1
@@ -476,7 +476,7 @@ def test_a_list_that_changes_between_two_pages_repeats_nothing_and_skips_nothing
     place.write(rest[2], "walrus walrus walrus, now the best of all\n")
     later: list[str] = []
     following = first["next"]
-    while following:
+    while following and len(later) < 100:
         answer = memory.search("walrus", tokens=1000, next=following)
         later += [hit["path"] for hit in answer["results"]]
         following = answer.get("next")

@@ -3,11 +3,13 @@
 It speaks the stateless revision, and falls back to the handshake where the server does not know it.
 """
 
+import io
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 import msgspec
 
@@ -18,6 +20,7 @@ from lnk.mcp.protocol import CAPABILITIES_META, CLIENT_META, HANDSHAKE, MODERN, 
 ANSWER_BYTES_MAX: Final = 16 << 20  # the largest answer taken: 50,000 tokens twice, escaped, and room
 _READ_BYTES: Final = 1 << 16
 _END_WAIT_S: Final = 3  # the server ends within 2 s of its input
+_KINDS: Final = {kind.status: kind for kind in LinkError.__subclasses__()}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +59,15 @@ class Client:
 class Program:
     """An MCP server started as a program, and one session with it. Use as a context: leaving ends the program."""
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, version: str = "0") -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        version: str = "0",
+        hear: Callable[[str], None] | None = None,
+    ) -> None:
+        """`hear` is given each line that the program says on standard error, which is else ours."""
         self._client = Client("lnk", version)
         self._lines = Lines(ANSWER_BYTES_MAX)
         self._ready: list[bytes | TooLong] = []
@@ -65,11 +76,13 @@ class Program:
                 list(argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=None if hear is None else subprocess.PIPE,
                 env=None if env is None else dict(env),
                 bufsize=0,
             )
         except OSError as error:
             raise Missing(f"Could not start {argv[0]}: {error.strerror}; is Link Memory installed whole?") from None
+        self._said = _Said(self._process.stderr, hear) if self._process.stderr and hear else None
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +100,8 @@ class Program:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        if self._said:
+            self._said.end()
 
     def open(self) -> Message:
         """What the server says of itself: its `capabilities`, `instructions`, and `serverInfo` where it gives one."""
@@ -154,8 +169,47 @@ class Program:
             raise Unavailable("The memory engine answered with something that is no MCP.") from None
 
     def _ended(self) -> LinkError:
+        """What ended the program: where it refused in one sentence, that, and the kind its exit status says."""
         status = self._process.wait()
+        refusal = self._said.refusal() if self._said else ""
+        if refusal and status in _KINDS:
+            return _KINDS[status](refusal)
         return Unavailable(f"The memory engine ended (status {status}); what it said is above.")
+
+
+class _Said:
+    """What a program says on standard error, passed on line by line, but for its last line, which may be a refusal."""
+
+    def __init__(self, pipe: IO[bytes], hear: Callable[[str], None]) -> None:
+        self._pipe = pipe
+        self._hear = hear
+        self._last = ""
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def refusal(self) -> str:
+        """The last line without the program's name, which is then not passed on; empty where it is no sentence."""
+        self._thread.join(_END_WAIT_S)
+        name, colon, sentence = self._last.partition(": ")
+        if not colon or " " in name:
+            return ""
+        self._last = ""
+        return sentence
+
+    def end(self) -> None:
+        """The program has ended: what is held back is passed on."""
+        self._thread.join(_END_WAIT_S)
+        if self._last:
+            self._hear(self._last)
+            self._last = ""
+        if not self._thread.is_alive():
+            self._pipe.close()
+
+    def _listen(self) -> None:
+        for line in io.TextIOWrapper(self._pipe, "utf-8", "replace"):
+            if self._last:
+                self._hear(self._last)
+            self._last = line.rstrip("\r\n")
 
 
 def _result(message: Message) -> Message:

@@ -78,9 +78,12 @@ _UNSEEN = re.compile(
     "\u00ad\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff]"
 )
 _SPECIAL = re.compile(r"(?<!\w)(?:([cfj])#(?!\w)|(c)\+\+(?!\w)|\.(net)\b)", re.IGNORECASE)
-_WORD = re.compile(r"\w+")
+_MAYBE_SPECIAL = re.compile(r"[cfjCFJ]#|\+\+|\.[nN]")
+_V_DIGIT = re.compile(r"[vV]\d")
 _JOINED = re.compile(r"\w+(?:['-]\w+)*")
-_SPACED = {number: " " for number in range(128) if not (chr(number).isalnum() or chr(number) == "_")}
+_BETWEEN = "".join(chr(number) for number in range(128) if not (chr(number).isalnum() or chr(number) == "_"))
+_SPACED = bytes.maketrans(_BETWEEN.encode(), b" " * len(_BETWEEN))
+_SPACED_BUT_JOINED = {ord(char): " " for char in _BETWEEN if char not in "-'"}
 _SPACED_UNIT = re.compile(r"(?<![\d.,])\d[\d.,]* [A-Za-z%]{1,3}\b")  # each run of digits is tried once
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z][a-z]*")
 _MIXED = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
@@ -95,7 +98,7 @@ class Analysed(NamedTuple):
 
     body: str
     extra: str
-    words: list[str]
+    words: list[bytes]
 
 
 class _Held(dict[str, str]):
@@ -108,39 +111,27 @@ class _Held(dict[str, str]):
         return found
 
 
-class _Marks(dict[str, int]):
-    """A word -> 32 bits that stand for it, the same in every process."""
-
-    def __missing__(self, word: str) -> int:
-        if len(self) >= _MEMO_MAX:
-            self.clear()
-        found = self[word] = crc32(word.encode())
-        return found
-
-
 _holds = _Held()
-_marks = _Marks()
 
 
 def forget() -> None:
     """Give back what was kept to index faster."""
     _holds.clear()
-    _marks.clear()
 
 
 def analyse(text: str) -> Analysed:
     """The columns of `text`."""
     folded = fold(text)
-    if folded.isascii():
-        body = folded
-        words = body.translate(_SPACED).lower().split()  # what the pattern finds, in a third of its time
-    else:
-        body = _RUN.sub(_pairs, folded)
-        words = _WORD.findall(body.lower())
-    extra = [held for piece in set(body.split()) if (held := _holds[piece])]
+    body = folded if folded.isascii() else _RUN.sub(_pairs, folded)
+    words = body.lower().encode("utf-8", "replace").translate(_SPACED).split()
+    extra = [
+        held
+        for piece in set(body.translate(_SPACED_BUT_JOINED).split())
+        if not (piece.isalpha() and (piece.islower() or piece[1:].islower())) and (held := _holds[piece])
+    ]
     if _SPACED_UNIT.search(folded):
         extra.extend(found.replace(" ", "") for found in _SPACED_UNIT.findall(folded))
-    if "v" in folded or "V" in folded:
+    if _V_DIGIT.search(folded):
         extra.extend(_VERSION.findall(folded))
     return Analysed(body, " ".join(sorted(extra)), words)
 
@@ -150,7 +141,7 @@ def fold(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(_FOLD)
         text = _EMOJI.sub(_emoji, _UNSEEN.sub("", text))
-    if "#" in text or "++" in text or ".n" in text or ".N" in text:
+    if _MAYBE_SPECIAL.search(text):
         text = _SPECIAL.sub(_named, text)
     return text.replace("\0", " ")
 
@@ -235,7 +226,7 @@ SKETCH_MARKS: Final = 32  # the estimate of a share of words is then off by 7 po
 SHORT_WORDS: Final = 20  # from so many words on, nine in ten make a copy; below, all
 
 
-def sketch(words: list[str]) -> bytes:
+def sketch(words: list[bytes]) -> bytes:
     """What stands for a document's words when copies are looked for.
 
     A short document: all its words whatever their order, so equal means the same words. A longer one: the
@@ -243,6 +234,6 @@ def sketch(words: list[str]) -> bytes:
     (Broder, "On the resemblance and containment of documents", 1997).
     """
     if len(words) < SHORT_WORDS:
-        return " ".join(sorted(words)).encode()
-    lowest = sorted({_marks[word] for word in set(words)})[:SKETCH_MARKS]
+        return b" ".join(sorted(words))
+    lowest = sorted(set(map(crc32, set(words))))[:SKETCH_MARKS]
     return b"".join(mark.to_bytes(4, "big") for mark in lowest)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,7 +81,8 @@ class Engine:
         if self.notes:
             self.notes.sweep()
         self._index = Index(self._state)
-        self.made_again = self._index.made_again
+        if self._index.made_again:
+            self._say_made_again(self._index.made_again)
         self._words = Words(self._index)
         self._calling = threading.Lock()
         self._keeper = Keeper(lambda: Index(self._state), self._sources())
@@ -146,7 +148,7 @@ class Engine:
         query = asked.query.strip()
         if not query and not where:
             raise Invalid("The query is empty; ask a question or give words, or give since or path for the newest.")
-        fresh = self._keeper.fresh(progress)
+        fresh = self._fresh(progress)
         with self._reading() as index:
             cursor = search.Cursor(index, query, *where)
             if query:
@@ -173,7 +175,7 @@ class Engine:
             return self._read_notes(line, budget)
         if asked.path.startswith(SKILLS + "/"):
             return self._read_skill(asked.path, line, budget)
-        fresh = self._keeper.fresh(progress)
+        fresh = self._fresh(progress)
         with self._reading() as index:
             path = reading.find_path(index, asked.path)
             document, title, kind, changed, lines, left_out, waits = index.rows(
@@ -193,7 +195,7 @@ class Engine:
         since = None if asked.since is None else parse_since(asked.since)
         budget = Budget(asked.tokens, self._settings.spec.tokens)
         path = _folder_path(asked.path)
-        fresh = self._keeper.fresh(progress)
+        fresh = self._fresh(progress)
         with self._reading() as index:
             now = (index.fact("clock") or 0) / 1_000_000
             if asked.kind in ("skill", "notes") or path == NOTES or (path or "").split("/")[0] == SKILLS:
@@ -217,7 +219,7 @@ class Engine:
     def links(self, asked: LinksArguments, progress: Progress | None = None) -> Linked:
         """What a document links to, and what links to it."""
         budget = Budget(asked.tokens, self._settings.spec.tokens)
-        fresh = self._keeper.fresh(progress)
+        fresh = self._fresh(progress)
         with self._reading() as index:
             path = reading.find_path(index, asked.path)
             to, back, left = linking.links_of(index, path, budget)
@@ -289,11 +291,16 @@ class Engine:
 
     # ------------------------------------------------------------ inside
 
-    @contextmanager
-    def _reading(self) -> Iterator[Index]:
-        """The index as it is at one moment; opened again where it was replaced, made again where it is damaged."""
+    def _fresh(self, progress: Progress | None) -> Freshness:
+        """The index brought up to the folder, whichever file it is by now."""
         if self._index.replaced():
             self._reopen()
+            self._keeper.look_again()
+        return self._keeper.fresh(progress)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Index]:
+        """The index as it is at one moment; made again where it is damaged."""
         try:
             with self._index.reading():
                 yield self._index
@@ -307,7 +314,13 @@ class Engine:
         self._index.close()
         self._index = Index(self._state)
         self._words = Words(self._index)
-        self.made_again = self._index.made_again or self.made_again
+        if self._index.made_again:
+            self._say_made_again(self._index.made_again)
+
+    def _say_made_again(self, why: str) -> None:
+        sys.stderr.write(
+            f"lnk-link-memory: the index is made again: {why}; first-seen times and the removed list are lost.\n"
+        )
 
     def _why_empty(self, index: Index, query: str, where: Filter, fresh: Freshness) -> str:
         """Which kind of empty an answer is."""

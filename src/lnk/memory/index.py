@@ -28,6 +28,7 @@ CHUNK_BITS: Final = 20
 REMOVED_MAX: Final = 10_000
 
 _BUSY_MS: Final = 10_000  # another process's transaction is over long before
+_ROOM_BYTES: Final = 256 * 1024  # what an index and the files beside it need at the least
 _CACHE_KIB: Final = 4096
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 _BROKEN = (apsw.CorruptError, apsw.NotADBError)
@@ -49,7 +50,10 @@ class Index:
     """One connection to the index, for one thread. `state` is the folder that it lies in."""
 
     def __init__(self, state: Folder) -> None:
-        """Opens the index, or makes it. Raises Refused, Full or Unavailable where that cannot be done."""
+        """Opens the index, or makes it. Raises Refused, Full or Unavailable where that cannot be done.
+
+        Where there is none though its lock is there, it was deleted.
+        """
         self._state = state
         self.made_again: str | None = None
         with _made_one_at_a_time(state):
@@ -88,7 +92,7 @@ class Index:
     # ------------------------------------------------------------ opening
 
     def _open_or_make(self) -> apsw.Connection:
-        why = None
+        why = "it was deleted" if self._state.stat(LOCK) else None
         if self._inode():
             try:
                 db = self._connect()
@@ -134,11 +138,12 @@ class Index:
     def _make(self, db: apsw.Connection, why: str | None) -> None:
         schema = _schema()
         made = time.time_ns() // 1000
-        with db:
+        facts = {"analysis": ANALYSIS, "clock": made, "made": made, "again": why, "name": os.urandom(6).hex()}
+        with _transaction(db):
             db.execute(schema)
-            facts = {"analysis": ANALYSIS, "clock": made, "made": made, "again": why, "name": os.urandom(6).hex()}
             db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
             db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
+        os.close(os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._state.fd))
 
     # ------------------------------------------------------------ reading
 
@@ -190,14 +195,8 @@ class Index:
         """One transaction. `durable`: on the disk when it ends, for what cannot be derived again. Raises Full, …"""
         try:
             self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            self.db.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(self.db):
                 yield
-                self.db.execute("COMMIT")
-            except BaseException:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
-                raise
         except apsw.Error as error:
             raise translated(error, self.path) from None
 
@@ -221,8 +220,19 @@ class Index:
             ),
         )
 
-    def put(self, found: Found, parsed: Parsed, at: int) -> None:
-        """The document as it is now: its row, chunks, words and links, in place of what was there."""
+    def put(self, documents: Iterable[tuple[Found, Parsed | None]], at: int) -> None:
+        """The documents as they are now, in place of what was there. None: the file has the bytes that it had."""
+        words: list[tuple[int, str, str, str]] = []
+        for found, parsed in documents:
+            if parsed is None:
+                self._same(found)
+            else:
+                words += self._put(found, parsed, at)
+        # Last and together: FTS5 writes out what it gathers whenever a statement with a trigger begins.
+        self.db.executemany("INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)", words)
+
+    def _put(self, found: Found, parsed: Parsed, at: int) -> Iterator[tuple[int, str, str, str]]:
+        """A document's row, chunks and links; its words, to be written."""
         had = self.db.execute("SELECT id, digest, left_out FROM documents WHERE path = ?", (found.path,)).fetchone()
         changed = max(0, min(found.mtime_ns, at * 1000)) // 10**9
         altered = max(0, min(at, max(found.mtime_ns, found.ctime_ns) // 1000))
@@ -237,7 +247,8 @@ class Index:
             document = self.db.last_insert_rowid()
         else:
             document = had[0]
-            self._take_out(document)
+            if not waited:
+                self._take_out(document)
         self.db.execute(
             "UPDATE documents SET title = ?, stamp = ?, bytes = ?, changed = ?, digest = ?, lines = ?, words = ?,"
             " sketch = ?, left_out = ? WHERE id = ?",
@@ -254,16 +265,20 @@ class Index:
             ((first + number, chunk.first_line, chunk.text) for number, chunk in enumerate(parsed.chunks)),
         )
         self.db.executemany(
-            "INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)",
-            ((first + number, *row) for number, row in enumerate(parsed.rows)),
+            "INSERT INTO links VALUES (?, ?, ?, ?, ?)",
+            ((document, number, link.line, link.written, link.wiki) for number, link in enumerate(parsed.links)),
         )
         self.db.executemany(
-            "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            ((document, number, *link) for number, link in enumerate(parsed.links)),
+            "INSERT INTO link_targets VALUES (?, ?, ?, ?, ?)",
+            (
+                (document, number, rank, target, folded_name(target))
+                for number, link in enumerate(parsed.links)
+                for rank, target in enumerate(link.targets)
+            ),
         )
+        return ((first + number, *row) for number, row in enumerate(parsed.rows))
 
-    def same(self, found: Found) -> None:
-        """The file was written again with the same bytes: nothing is indexed again."""
+    def _same(self, found: Found) -> None:
         self.db.execute(
             "UPDATE documents SET stamp = ?, changed = ? WHERE path = ?",
             (found.stamp, max(0, min(found.mtime_ns, time.time_ns())) // 10**9, found.path),
@@ -303,6 +318,7 @@ class Index:
             )
         self.db.execute("DELETE FROM chunks WHERE id BETWEEN ? AND ?", (first, last))
         self.db.execute("DELETE FROM links WHERE document = ?", (document,))
+        self.db.execute("DELETE FROM link_targets WHERE document = ?", (document,))
 
     def analyse_again(self) -> None:
         """All words made again from the chunks, for an index whose words another analysis gave."""
@@ -319,7 +335,7 @@ class Index:
     def clear(self) -> None:
         """Everything to be indexed again: what is derived goes, first-seen times and the removed list stay."""
         self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
-        self.db.execute("DELETE FROM chunks; DELETE FROM links")
+        self.db.execute("DELETE FROM chunks; DELETE FROM links; DELETE FROM link_targets")
         self.db.execute("UPDATE documents SET stamp = x'', digest = NULL, left_out = NULL, sketch = NULL, words = 0")
 
     def overwrite(self) -> bool:
@@ -340,7 +356,7 @@ def translated(error: apsw.Error, path: str) -> LinkError:
     """SQLite's error as one of ours, saying what to do."""
     if isinstance(error, _BROKEN):
         return Corrupt(f"The index {path} is damaged; it is made again by itself, or by `lnk agent memory reindex`.")
-    if isinstance(error, apsw.FullError):
+    if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and _no_room(path)):
         return Full(f"The disk that holds the index {path} is full; free some space and ask again.")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Unavailable(f"The index {path} is locked by another program; ask again in a moment.")
@@ -349,6 +365,15 @@ def translated(error: apsw.Error, path: str) -> LinkError:
     if isinstance(error, apsw.InterruptError):
         return Conflict("The call was cancelled.")
     return Unavailable(f"The index {path} could not be used: {error}.")
+
+
+def _no_room(path: str) -> bool:
+    """Whether the disk has no room: SQLite tells of some such failures only that there was one."""
+    try:
+        found = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < _ROOM_BYTES
 
 
 def _wrong(db: apsw.Connection) -> str | None:
@@ -369,6 +394,19 @@ def _wrong(db: apsw.Connection) -> str | None:
 def _schema() -> str:
     with open(__file__.rpartition("/")[0] + "/schema.sql", encoding="utf-8") as file:
         return file.read()
+
+
+@contextmanager
+def _transaction(db: apsw.Connection) -> Iterator[None]:
+    """One transaction. SQLite ends it by itself on a full disk: then there is nothing to roll back."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 @contextmanager

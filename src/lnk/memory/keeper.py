@@ -88,9 +88,10 @@ class Keeper:
             self._state.notify_all()
 
     def look_again(self) -> None:
-        """Forget what was proved: the next look lists everything."""
+        """The index is another: all is to be listed, and indexed behind as at first."""
         with self._state:
-            self._full = True
+            self._full, self._complete = True, False
+            self._state.notify_all()
 
     def fresh(self, progress: Callable[[int, int], None] | None = None, wait_s: float | None = None) -> Freshness:
         """Waits until every change made before this call is indexed, or as long as is sensible."""
@@ -167,6 +168,7 @@ class Keeper:
         """One look at the folder, and the index brought up to it. What keeps it from being up to date, or None."""
         try:
             index = self._current()
+            full = full or self._full  # the index may be another since the last look
             troubles = []
             with index.alone():
                 self._load(index)
@@ -219,15 +221,20 @@ class Keeper:
         source = part.source
         report = part.report = Report()
         part.renew_watch()
-        found = list(source.walk(part.folder, report, part.entered))
-        found += source.blocked(report)
+        known = self._known
+        changed = list(source.walk(part.folder, report, part.entered, known=known))
+        for one in source.blocked(report):
+            if known.get(one.path) == one.stamp:
+                report.same.add(one.path)
+            else:
+                changed.append(one)
         self._scanned = time.monotonic()
         part.shared = report.shared
-        known = self._known
-        mine = {path for path in known if path.startswith(source.prefix)}
-        others = len(known) - len(mine)
-        here = {one.path for one in found}
-        gone = mine - here
+        here = report.same.union(one.path for one in changed)
+        others = sum(not path.startswith(source.prefix) for path in known) if len(self._sources) > 1 else 0
+        gone = set[str]()
+        if changed or others + len(here) != len(known):
+            gone = {path for path in known.keys() - here if path.startswith(source.prefix)}
         if gone and report.unreadable:
             beneath = tuple(path + "/" for path in report.unreadable)
             gone = (
@@ -237,14 +244,13 @@ class Keeper:
             part.empty = True
             return
         part.empty = False
-        changed = [one for one in found if known.get(one.path) != one.stamp]
         if index.fact(f"read {source.root}") is None:
             with index.writing(durable=True):
                 index.wait_for((one for one in changed if one.path not in known), seen=0)
                 index.set_fact(f"read {source.root}", index.tick())
             known.update((one.path, b"") for one in changed if one.path not in known)
         part.note_folder(index)
-        self._apply(index, part, changed, sorted(gone), others + len(found))
+        self._apply(index, part, changed, sorted(gone), others + len(here))
 
     def _check(self, index: Index, part: "_Part", paths: set[str]) -> None:
         """What the kernel said may have changed, looked at path by path."""
@@ -287,21 +293,13 @@ class Keeper:
         for ready in self._batches(part, changed):
             new = any(one.path not in self._known for one, _ in ready)
             with index.writing(durable=new):
-                at = index.tick()
-                for one, parsed in ready:
-                    self._put(index, one, parsed, at)
+                index.put(ready, index.tick())
             self._known.update((one.path, one.stamp) for one, _ in ready)
             with self._state:
                 self._done += len(ready)
                 self._state.notify_all()
             if self._stopping:
                 return
-
-    def _put(self, index: Index, one: Found, parsed: Parsed | None, at: int) -> None:
-        if parsed is None:
-            index.same(one)
-        else:
-            index.put(one, parsed, at)
 
     def _batches(self, part: "_Part", changed: list[Found]) -> Iterator[list[tuple[Found, Parsed | None]]]:
         ready: list[tuple[Found, Parsed | None]] = []

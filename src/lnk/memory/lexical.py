@@ -17,6 +17,7 @@ SMALL: Final = 500
 # 1.2 points of hit@1.
 COMMON_FROM: Final = 5_000
 COMMON_SHARE: Final = 0.25
+COUNTS_HOLD: Final = 0.05  # how much the chunks may change until words are counted again
 _K1: Final = 1.2
 _B: Final = 0.75
 _WEIGHTS: Final = (TITLE_WEIGHT, BODY_WEIGHT, EXTRA_WEIGHT)
@@ -30,6 +31,7 @@ class Words:
         self._index = index
         self._version: object = None
         self._chunks = 0
+        self._counted = 0  # how many there were when words were counted
         self._counts: dict[str, int] = {}
         index.db.register_fts5_function("small_bm25", _small_bm25)
 
@@ -50,7 +52,7 @@ class Words:
             rows = self._index.rows(sql, " OR ".join(asked), *values, limit)
             hits = by_document(rows, CHUNK_BITS)
             if len(hits) >= BEST or len(rows) < limit or limit >= ROWS_MAX:
-                return hits[:BEST]
+                return hits
             limit *= 8
 
     def matching(self, query: str) -> int:
@@ -66,8 +68,11 @@ class Words:
         version = (self._index.value("PRAGMA data_version"), self._index.value("SELECT value FROM counts"))
         if version != self._version:
             self._version = version
-            self._chunks = self._index.value("SELECT count(*) FROM chunks") or 0
-            self._counts.clear()
+            # As many as there are chunks, counted without reading their texts.
+            self._chunks = self._index.value("SELECT count(*) FROM words_docsize") or 0
+            if abs(self._chunks - self._counted) > COUNTS_HOLD * self._counted:
+                self._counted = self._chunks
+                self._counts.clear()
         if self._chunks < COMMON_FROM:
             return asked
         most = COMMON_SHARE * self._chunks

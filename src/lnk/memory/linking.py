@@ -1,6 +1,6 @@
 """Links: what a document links to, and what links to it, matched against the documents there are when asked."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lnk.memory.budget import Budget
 from lnk.memory.filters import INDEXED
@@ -21,15 +21,20 @@ class Resolver:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._found: dict[tuple[Any, ...], Target | None] = {}
+        self._found: dict[tuple[str, bool], Target | None] = {}
 
-    def target(self, target: str, plain: str, name: str, plain_name: str, wiki: bool) -> Target | None:
+    def target(self, document: int, number: int, wiki: bool) -> Target | None:
         """The document that a link means: by its exact name first, so that `C# notes` is not a heading of `C`."""
-        key = (target, plain, wiki)
-        if key not in self._found:
-            find = self._wiki if wiki else self._path
-            self._found[key] = find(target, name) or (find(plain, plain_name) if plain != target else None)
-        return self._found[key]
+        rows = self._index.rows(
+            "SELECT target, name FROM link_targets WHERE document = ? AND number = ? ORDER BY rank", document, number
+        )
+        for target, name in rows:
+            key = (target, wiki)
+            if key not in self._found:
+                self._found[key] = self._wiki(target, name) if wiki else self._path(target, name)
+            if found := self._found[key]:
+                return found
+        return None
 
     def _named(self, name: str) -> list[Target]:
         rows = self._index.rows(f"SELECT path, title FROM documents WHERE name = ? AND {INDEXED}", name)
@@ -56,16 +61,16 @@ def links_of(index: Index, path: str, budget: Budget) -> tuple[list[LinkTo], lis
     """The links of the document `path`, those to it, and how many did not fit."""
     resolver = Resolver(index)
     rows = index.rows(
-        "SELECT line, written, target, plain_target, links.name, plain_name, wiki FROM links"
-        " JOIN documents ON documents.id = document WHERE path = ? ORDER BY number",
+        "SELECT line, written, document, number, wiki FROM links JOIN documents ON documents.id = document"
+        " WHERE path = ? ORDER BY number",
         path,
     )
     to = [_link_to(line, written, resolver.target(*link)) for line, written, *link in rows]
-    name = folded_name(path)
     rows = index.rows(
-        "SELECT path, title, line, written, target, plain_target, links.name, plain_name, wiki FROM links"
-        " JOIN documents ON documents.id = document WHERE links.name = ?1 OR plain_name = ?1 ORDER BY path, number",
-        name,
+        "SELECT path, title, line, written, links.document, links.number, wiki FROM links"
+        " JOIN documents ON documents.id = links.document WHERE (links.document, links.number) IN"
+        " (SELECT document, number FROM link_targets WHERE name = ?) ORDER BY path, links.number",
+        folded_name(path),
     )
     back = [
         LinkFrom(path=where, title=title, line=line, written=written)

@@ -193,7 +193,7 @@ def _cut(text: str, start: int, most: int, fences: list[tuple[int, int]]) -> int
 
 # ---------------------------------------------------------------- links
 
-_WIKI = re.compile(r"(!?)\[\[((?:[^\[\]\n]|\](?!\])){1,512})\]\]")
+_WIKI = re.compile(r"\[\[((?:[^\[\]\n]|\](?!\])){1,512})\]\]")
 _BRACKET = re.compile(r"\\.|\[|\]\(?|\n[ \t\r]*\n")
 _REFERENCE = re.compile(
     r"^[ ]{0,3}\[([^\[\]\n^][^\[\]\n]{0,200})\]:[ \t]*(<[^<>\n]{0,512}>|[^\s<][^\s]{0,512})", re.MULTILINE
@@ -212,7 +212,7 @@ def links(text: str) -> list[Link]:
         return []
     plain = _without_code(text)
     found = [(at, target, True) for at, target in _wiki_links(plain)]
-    found += [(at, target, False) for at, target in _markdown_links(plain)]
+    found += [(at, target, False) for at, target in (*_markdown_links(plain), *_references(plain))]
     found.sort()
     kept: list[Link] = []
     line, counted = 1, 0
@@ -231,12 +231,14 @@ def _wiki_links(text: str) -> Iterator[tuple[int, str]]:
     if "[[" not in text:
         return
     for found in _WIKI.finditer(text):
-        target = found[2].replace("\\|", "|").partition("|")[0].strip()
+        target = found[1].replace("\\|", "|").partition("|")[0].strip()
         if target and not _SCHEME.match(target) and not target.startswith("//"):
             yield found.start(), target
 
 
 def _markdown_links(text: str) -> Iterator[tuple[int, str]]:
+    if "](" not in text:
+        return
     opened: list[int] = []
     tries = 0
     for found in _BRACKET.finditer(text):
@@ -254,6 +256,12 @@ def _markdown_links(text: str) -> Iterator[tuple[int, str]]:
                     yield at, target
         elif kind[0] == "\n":
             opened.clear()  # a link's text ends with its paragraph
+
+
+def _references(text: str) -> Iterator[tuple[int, str]]:
+    """Definitions of links: `[name]: target` at the beginning of a line."""
+    if "]:" not in text:
+        return
     for found in _REFERENCE.finditer(text):
         target = _unescaped(found[2].strip("<>"))
         if target and not _outside(target):

@@ -1,28 +1,27 @@
 """One file's bytes to all that the index keeps of it: title, chunks, words, links. No I/O."""
 
 import hashlib
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from lnk.memory.analyse import Analysed, analyse, sketch
 from lnk.memory.markdown import Chunk, Link, chunks, clean_title, first_heading, links, title_of
-from lnk.memory.names import folded_name, resolve, stem
+from lnk.memory.names import resolve, stem
 from lnk.memory.text import HTML_ENDINGS, TEXT_BYTES_MAX, decode, html_text
 
 NOT_TEXT: Final = "it is no text"
+HEADINGS_MAX: Final = 3  # of # in one link that may each belong to the name
 TEXT_TOO_LARGE: Final = "its text is over 2 MiB"
 
 
 class LinkRow(NamedTuple):
-    """A link as the index keeps it, under the names that a document must have to be meant."""
+    """A link as the index keeps it. `targets`: all that it may mean, best first."""
 
     line: int
     written: str
-    target: str
-    plain_target: str
-    name: str
-    plain_name: str
     wiki: bool
+    targets: tuple[str, ...]
 
 
 class Parsed(NamedTuple):
@@ -95,9 +94,9 @@ def _columns(title: Analysed, path: str, number: int, found: Analysed) -> tuple[
     return title.body, found.body, " ".join(extra)
 
 
-def _rows(title: str, path: str, parts: list[Chunk]) -> tuple[list[tuple[str, str, str]], list[str]]:
+def _rows(title: str, path: str, parts: list[Chunk]) -> tuple[list[tuple[str, str, str]], list[bytes]]:
     named = analyse(title)
-    rows, words = [], list[str]()
+    rows, words = [], list[bytes]()
     for number, chunk in enumerate(parts):
         found = analyse(chunk.text)
         rows.append(_columns(named, path, number, found))
@@ -107,24 +106,29 @@ def _rows(title: str, path: str, parts: list[Chunk]) -> tuple[list[tuple[str, st
 
 def _link(path: str, link: Link) -> LinkRow | None:
     """The link's row, or None where it leads out of the folder."""
-    written = link.target
-    if not link.wiki:
-        written_plain = written.partition("#")[0]
-        target = resolve(path, unquote(written)) if written_plain else path
-        plain = resolve(path, unquote(written_plain.partition("?")[0])) if written_plain else path
-        if target is None or plain is None:
-            return None
-        return LinkRow(link.line, written, target, plain, folded_name(target), folded_name(plain), False)
-    if written.startswith(("/", "\\")):
+    if link.target.startswith("#"):  # a heading or block of its own
+        return LinkRow(link.line, link.target, False, (path,))
+    parts = link.target.partition("#")[0].split("/")
+    if link.wiki and (parts[0] == "" or "\\" in parts[0] or ".." in parts[1:]):
         return None
-    plain = written.partition("#")[0].strip()
-    if not plain:  # a heading or block of its own
-        return LinkRow(link.line, written, path, path, folded_name(path), folded_name(path), False)
-    if plain.split("/")[0] in (".", ".."):
-        target, plain_target = resolve(path, written), resolve(path, plain)
-        if target is None or plain_target is None:
+    relative = not link.wiki or parts[0] in (".", "..")
+    targets = []
+    for written in _without_headings(link.target):
+        plain = written if link.wiki else unquote(written.partition("?")[0])
+        target = resolve(path, plain) if relative else plain
+        if target is None:
             return None
-        return LinkRow(link.line, written, target, plain_target, folded_name(target), folded_name(plain_target), False)
-    if ".." in plain.split("/"):
-        return None
-    return LinkRow(link.line, written, written, plain, folded_name(written), folded_name(plain), True)
+        if target not in targets:
+            targets.append(target)
+    return LinkRow(link.line, link.target, not relative, tuple(targets))
+
+
+def _without_headings(target: str) -> Iterator[str]:
+    """The target whole, then without its last #, and so on: a # may belong to the name."""
+    yield target
+    for _ in range(HEADINGS_MAX):
+        target, mark, _ = target.rpartition("#")
+        target = target.rstrip()
+        if not mark or not target:
+            return
+        yield target

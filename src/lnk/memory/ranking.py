@@ -49,20 +49,17 @@ class Group(NamedTuple):
 
 
 def by_document(rows: Sequence[tuple[int, float]], bits: int) -> list[Hit]:
-    """Chunks (id, score), best first, as documents, best first."""
-    found: dict[int, list[tuple[int, float]]] = {}
+    """Chunks (id, score), best first, as the BEST documents, best first."""
+    scores: dict[int, float] = {}
+    chunks: dict[int, list[int]] = {}
     for chunk, score in rows:
-        found.setdefault(chunk >> bits, []).append((chunk, score))
-    hits = [
-        Hit(
-            document,
-            sum(share * score for share, (_, score) in zip(CHUNK_SHARES, chunks, strict=False)),
-            tuple(chunk for chunk, _ in chunks),
-        )
-        for document, chunks in found.items()
-    ]
-    hits.sort(key=lambda hit: (-hit.score, hit.document))
-    return hits
+        document = chunk >> bits
+        mine = chunks.setdefault(document, [])
+        if len(mine) < len(CHUNK_SHARES):
+            scores[document] = scores.get(document, 0.0) + CHUNK_SHARES[len(mine)] * score
+            mine.append(chunk)
+    best = sorted(scores, key=lambda document: (-scores[document], document))[:BEST]
+    return [Hit(document, scores[document], tuple(chunks[document])) for document in best]
 
 
 def newest_first(hits: Sequence[Hit], documents: dict[int, Document]) -> list[Hit]:
@@ -81,26 +78,26 @@ def newest_first(hits: Sequence[Hit], documents: dict[int, Document]) -> list[Hi
 
 
 def without_copies(
-    hits: Sequence[Hit], documents: dict[int, Document], words_of: Callable[[int], dict[str, int]]
+    hits: Sequence[Hit], documents: dict[int, Document], words_of: Callable[[int], dict[bytes, int]]
 ) -> list[Group]:
     """Each document once, its copies with it. A copy is one of the group's best-placed member, never of another copy.
 
     `words_of` gives a document's words and how often each stands there; it is asked only where a sketch says "maybe".
     """
     groups: list[tuple[Hit, list[Document]]] = []
-    words_of = cache(words_of)
-    marks = {one.id: _marks(one.sketch) for one in documents.values() if one.words >= SHORT_WORDS}
+    words_of, marks_of = cache(words_of), cache(_marks)
+
+    def copies(one: Document, lead: Document) -> bool:
+        if one.words < SHORT_WORDS or lead.words < SHORT_WORDS:
+            return one.words == lead.words > 0 and one.sketch == lead.sketch
+        return maybe_copy(marks_of(one.sketch), marks_of(lead.sketch)) and is_copy(words_of(one.id), words_of(lead.id))
+
     for hit in hits:
         one = documents[hit.document]
+        fewest, most = COPY_SHARE * one.words, one.words / COPY_SHARE
         for first, members in groups:
             lead = documents[first.document]
-            if min(one.words, lead.words) < COPY_SHARE * max(one.words, lead.words):
-                continue
-            if one.id in marks and lead.id in marks:
-                copy = maybe_copy(marks[one.id], marks[lead.id]) and is_copy(words_of(one.id), words_of(lead.id))
-            else:
-                copy = one.words == lead.words > 0 and one.sketch == lead.sketch
-            if copy:
+            if fewest <= lead.words <= most and copies(one, lead):
                 members.append(one)
                 break
         else:
@@ -116,7 +113,7 @@ def maybe_copy(one: frozenset[bytes], other: frozenset[bytes]) -> bool:
     return sum(mark in one and mark in other for mark in lowest) >= COPY_ESTIMATE * len(lowest)
 
 
-def is_copy(one: dict[str, int], other: dict[str, int]) -> bool:
+def is_copy(one: dict[bytes, int], other: dict[bytes, int]) -> bool:
     """Whether nine in ten words of the longer stand in the other as often."""
     shared = sum(min(count, other.get(word, 0)) for word, count in one.items())
     return shared >= COPY_SHARE * max(sum(one.values()), sum(other.values()))

@@ -41,21 +41,24 @@ CREATE VIRTUAL TABLE words USING fts5 (
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 CREATE VIRTUAL TABLE word_counts USING fts5vocab (words, row);
 
--- Links as written; `name` and `plain_name` are what documents.name must be for the link to mean it.
+-- Links as written, and all that each may mean, best first: a name with # is tried whole, then without #heading.
 CREATE TABLE links (
   document INTEGER NOT NULL,
   number INTEGER NOT NULL,
   line INTEGER NOT NULL,
   written TEXT NOT NULL,
-  target TEXT NOT NULL,      -- a wiki link: the page's name or path; a Markdown link: a path in the folder
-  plain_target TEXT NOT NULL, -- the same without #heading
-  name TEXT NOT NULL,
-  plain_name TEXT NOT NULL,
   wiki INTEGER NOT NULL,
   PRIMARY KEY (document, number)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX links_by_name ON links (name);
-CREATE INDEX links_by_plain_name ON links (plain_name);
+CREATE TABLE link_targets (
+  document INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  rank INTEGER NOT NULL,
+  target TEXT NOT NULL,  -- a wiki link: the page's name or path; a Markdown link: a path in the folder
+  name TEXT NOT NULL,    -- what documents.name must be for it
+  PRIMARY KEY (document, number, rank)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX link_targets_by_name ON link_targets (name);
 
 CREATE TABLE removed (
   path TEXT PRIMARY KEY,

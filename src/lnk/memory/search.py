@@ -94,8 +94,8 @@ def _documents(index: Index, ids: list[int]) -> dict[int, Document]:
     return {row[0]: Document(*row) for row in rows}
 
 
-def _words_of(index: Index, document: int) -> dict[str, int]:
-    counts: Counter[str] = Counter()
+def _words_of(index: Index, document: int) -> dict[bytes, int]:
+    counts: Counter[bytes] = Counter()
     for (text,) in index.rows(
         "SELECT text FROM chunks WHERE id BETWEEN ? AND ?", document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
     ):

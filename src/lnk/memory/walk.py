@@ -5,7 +5,7 @@ import os
 import stat
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from lnk.folder import FOLDER, Folder, open_beneath
@@ -24,6 +24,8 @@ NOT_UTF8: Final = "its name is not UTF-8"
 TOO_DEEP: Final = f"it lies more than {DEPTH_MAX} folders deep, or its path is too long"
 NOT_YET: Final = "text of PDF, Word and other documents is not read yet"
 BY_NAME: Final = "by its name it is no text"
+
+NOTHING: Final[Mapping[str, bytes]] = {}
 
 _STAMP = struct.Struct("<qqqq")
 _SKIPPED_FOLDERS: Final = frozenset(("node_modules", "__pycache__"))
@@ -53,6 +55,7 @@ class Report:
         self.left_out: Counter[str] = Counter()
         self.unreadable: dict[str, str] = {}
         self.shared: dict[str, bytes] = {}  # files with other names too, which may change from there
+        self.same: set[str] = set()  # files that are as they are known, of which the walk says no more
 
 
 class Source:
@@ -64,6 +67,7 @@ class Source:
         self.root = ROOTS[kind]
         self.prefix = self.root + "/"
         self._ignore: Any = None
+        self._known: Mapping[str, bytes] = NOTHING
 
     def open(self) -> Folder:
         """The folder, by its handle. Raises Missing, Refused, Unavailable."""
@@ -84,9 +88,18 @@ class Source:
         return self._ignore is not None and self._ignore.match_file(path + "/" if folder else path)
 
     def walk(
-        self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str = ""
+        self,
+        folder: Folder,
+        report: Report,
+        entered: Callable[[int, str], None],
+        at: str = "",
+        known: Mapping[str, bytes] = NOTHING,
     ) -> Iterator[Found]:
-        """Every file of the folder, or beneath `at` in it. `entered` hears of each folder before it is listed."""
+        """Every file of the folder, or beneath `at` in it, but for those whose stamp is `known`.
+
+        `entered` hears of each folder before it is listed.
+        """
+        self._known = known
         if at and not self.wanted(at):
             return
         if self.kind == "conversation":
@@ -102,6 +115,7 @@ class Source:
                 return None
         elif any(unwanted(part) for part in parts):
             return None
+        self._known = NOTHING
         found = folder.stat(path)
         return None if found is None else self._file(path, found, report)
 
@@ -211,8 +225,12 @@ class Source:
         mark = stamp(found)
         if found.st_nlink > 1:
             report.shared[path] = mark
+        key = self.prefix + path
+        if self._known.get(key) == mark:
+            report.same.add(key)
+            return None
         size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
-        return Found(self.prefix + path, self.kind, mark, size, mtime, ctime, reason)
+        return Found(key, self.kind, mark, size, mtime, ctime, reason)
 
     def _conversations(
         self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str

@@ -96,7 +96,7 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
         case _:
             from lnk.service.upkeep import run  # only these commands need it
 
-            return run(asked)
+            return run(asked, environment)
 
 
 def _schema(asked: argparse.Namespace) -> int:
@@ -162,11 +162,6 @@ def _serve(asked: argparse.Namespace) -> int:
             threads=parse_threads(asked.threads),
         )
     )
-    if engine.made_again:
-        sys.stderr.write(
-            f"{PROGRAM}: the index is made again: {engine.made_again};"
-            " first-seen times and the removed list are lost.\n"
-        )
     engine.start()
     # Nothing but MCP goes to standard output: what anything else prints there goes to standard error.
     sink = os.dup(1)
