@@ -1,6 +1,6 @@
 """How much an answer holds. Its size is that of its JSON text: what the client has to take. No I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ from lnk.errors import Invalid
 TOKENS: Final = 6_000
 CHARS_PER_TOKEN: Final = 4
 BYTES: Final = 32 * 1024 - 1  # a harness keeps 32 KiB of an answer, so that it arrives whole
+NEXT_AROUND: Final = 60  # of a `next`, beside what it names
 AROUND: Final = 160  # characters of an answer around its entries: brackets, names, counts
 
 T = TypeVar("T")
@@ -27,14 +28,9 @@ class Budget:
         self.chars = CHARS_PER_TOKEN * min(max(asked or TOKENS, TOKENS_MIN), TOKENS_MAX) - AROUND
         self.bytes = self.chars * 4 if asked else BYTES - AROUND
 
-    def take(self, value: Any) -> bool:
-        """Whether `value` still fits; if so it is counted."""
+    def _has(self, more: int, value: Any) -> bool:
         chars, size = measure(value)
-        if chars + 1 > self.chars or size + 1 > self.bytes:
-            return False
-        self.chars -= chars + 1
-        self.bytes -= size + 1
-        return True
+        return chars + more < self.chars and size + more < self.bytes
 
     def spend(self, value: Any) -> None:
         """Count `value` whether it fits or not."""
@@ -42,13 +38,14 @@ class Budget:
         self.chars -= chars + 1
         self.bytes -= size + 1
 
-    def fill(self, values: Iterable[T], *, at_least: int = 0) -> list[T]:
-        """The first of `values` that fit, whole; `at_least` so many whatever their size."""
+    def fill(self, values: Iterable[T], *, at_least: int = 0, after: Callable[[T], int] | None = None) -> list[T]:
+        """The first of `values` that fit, whole; `at_least` so many whatever their size.
+
+        `after`: the characters of the `next` that an answer needs which stops behind a value.
+        """
         taken: list[T] = []
         for value in values:
-            if self.take(value):
-                taken.append(value)
-            elif len(taken) < at_least:
+            if self._has(after(value) if after else 0, value) or len(taken) < at_least:
                 self.spend(value)
                 taken.append(value)
             else:
@@ -60,6 +57,11 @@ def measure(value: Any) -> tuple[int, int]:
     """The characters and bytes of `value` as JSON."""
     text = msgspec.json.encode(value)
     return len(text) if text.isascii() else len(text.decode()), len(text)
+
+
+def next_chars(path: str) -> int:
+    """The characters of a `next` that names a path: coded for any client, it is a third longer than its bytes."""
+    return len(path.encode("utf-8", "replace")) * 4 // 3 + NEXT_AROUND
 
 
 def cut_to(text: str, budget: Budget) -> str:

@@ -77,6 +77,7 @@ def links_of(index: Index, path: str, budget: Budget) -> tuple[list[LinkTo], lis
         for where, title, line, written, *link in rows
         if (found := resolver.target(*link)) and found.path == path
     ]
+    budget.spend(path)
     kept_to = budget.fill(to)
     kept_back = budget.fill(back)
     return kept_to, kept_back, len(to) - len(kept_to) + len(back) - len(kept_back)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from lnk.memory.budget import Budget
+from lnk.memory.budget import Budget, next_chars
 from lnk.memory.filters import Condition, Filter
 from lnk.memory.index import Index
 from lnk.memory.parse import NOT_TEXT
@@ -29,14 +29,14 @@ def listed(
     entries: list[Entry] = []
     if after is None or after[0] == "documents":
         rows = _rows(index, "documents", where, after, most)
-        entries = budget.fill((_entry(row, where.since) for row in rows), at_least=1)
+        entries = budget.fill((_entry(row, where.since) for row in rows), at_least=1, after=_after)
         if len(entries) < len(rows):
             last = rows[len(entries) - 1]
             place = ("documents", last[6], last[0])
             return entries, [], _count(index, "documents", where, place) + _count(index, "removed", where, None), place
         after = None
     rows = _rows(index, "removed", where, after, most)
-    gone = budget.fill((_gone(row) for row in rows), at_least=0 if entries else 1)
+    gone = budget.fill((_gone(row) for row in rows), at_least=0 if entries else 1, after=_after)
     if len(gone) == len(rows):
         return entries, gone, 0, None
     last = rows[len(gone) - 1] if gone else ("", "", 1 << 62)
@@ -84,6 +84,10 @@ def _entry(row: tuple[Any, ...], since: Since | None) -> Entry:
         state=None if not since else "new" if seen > since.at else "changed",
         left_out=left_out,
     )
+
+
+def _after(entry: Entry | Removed) -> int:
+    return next_chars(entry.path)
 
 
 def _gone(row: tuple[Any, ...]) -> Removed:

@@ -10,7 +10,7 @@ import msgspec
 
 from lnk.errors import Invalid
 from lnk.memory.analyse import analyse, terms
-from lnk.memory.budget import Budget
+from lnk.memory.budget import NEXT_AROUND, Budget, next_chars
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.lexical import Words
@@ -22,6 +22,7 @@ __all__ = ["Cursor", "newest", "page", "ranked", "terms"]
 
 PASSAGE_CHUNKS: Final = 3  # a passage is the best chunk, and the next best where they touch
 COPIES_SHOWN: Final = 20
+ID_CHARS: Final = 7  # of one document's id in a `next`
 _START_AGAIN: Final = "Leave `next` out to start again: it is not one that was given for this question and this index."
 _COLUMNS: Final = "id, path, title, kind, changed, words, sketch"
 
@@ -67,7 +68,8 @@ def page(index: Index, groups: list[Group], given: list[int], budget: Budget) ->
     """
     had = set(given)
     left = [group for group in groups if not had.intersection(each.id for each in group.documents)]
-    results = budget.fill((_result(index, group) for group in left), at_least=1)
+    most = NEXT_AROUND + ID_CHARS * (len(given) + sum(len(group.documents) for group in left))
+    results = budget.fill((_result(index, group) for group in left), at_least=1, after=lambda _: most)
     now = [*given, *(each.id for group in left[: len(results)] for each in group.documents)]
     return results, now if len(results) < len(left) else None
 
@@ -81,7 +83,9 @@ def newest(index: Index, where: Filter, after: tuple[int, str] | None, budget: B
         values = (*values, after[0], after[0], after[1])
     sql += " ORDER BY changed DESC, path LIMIT ?"
     documents = [Document(*row) for row in index.rows(sql, *values, budget.chars // 60 + 2)]
-    results = budget.fill((_first_part(index, each) for each in documents), at_least=1)
+    results = budget.fill(
+        (_first_part(index, each) for each in documents), at_least=1, after=lambda each: next_chars(each.path)
+    )
     if len(results) == len(documents):
         return results, None
     last = documents[len(results) - 1]
