@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if sys.platform == "win32":
             raise LinkError("Link Memory runs on Linux and macOS; on Windows, run it inside WSL.")
-        return _run(parser().parse_args(argv), os.environ)
+        return _run(_checked(parser().parse_args(argv)), os.environ)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -81,6 +81,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LinkError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return error.status
+
+
+def _checked(asked: argparse.Namespace) -> argparse.Namespace:
+    """Raises Usage where a folder's name was lost on the way: it must never mean the folder one happens to be in."""
+    for name in ("folder", "state", "agent", "documents", "notes"):
+        path = getattr(asked, name, None)
+        if path is None:
+            continue
+        if not isinstance(path, str) or not path.strip() or "\0" in path:
+            raise Usage(f"<{name}> is empty; `{PROGRAM} {asked.command} --help` shows what it is.")
+        try:
+            path.encode("utf-8")
+        except UnicodeEncodeError:
+            raise Invalid(f"<{name}> is {path!r}, which is not UTF-8; give the folder another name.") from None
+    return asked
 
 
 def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
