@@ -1,9 +1,11 @@
 """What the tests share: an agent's folders, the engine's real program, and a session with it over MCP."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from lnk.mcp.client import Answer, Program
 
 ENGINE = str(Path(sys.executable).parent / "lnk-link-memory")
+LNK = str(Path(sys.executable).parent / "lnk")
+LNK_WAIT_S = 60
 
 
 class Place:
@@ -40,6 +44,52 @@ class Place:
         """The engine's command for these folders."""
         named = ["--notes", str(self.notes)] if notes else []
         return [ENGINE, "serve", str(self.home), str(self.state), str(self.agent), *named, *flags]
+
+
+class Person:
+    """Someone at a terminal: their home, their Link folder, their folder for temporary files, and `lnk`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home, self.link, self.temporary = root / "person", root / "Link", root / "tmp"
+        self.home.mkdir()
+        self.temporary.mkdir()
+        self.environment = {
+            "HOME": str(self.home),
+            "LNK_HOME": str(self.link),
+            "TMPDIR": str(self.temporary),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+
+    def write(self, path: str, text: str | bytes) -> Path:
+        """A file of the person's, given relative to `root`."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+        return file
+
+    def lnk(
+        self, *argv: str | Path, before: list[str] | None = None, env: dict[str, str] | None = None, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """`lnk argv`, in `root`, with nothing to read from; `before`: what it is run by."""
+        more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        command = [*(before or []), LNK, *map(str, argv)]
+        environment = {**self.environment, **(env or {})}
+        more.setdefault("cwd", self.root)
+        return subprocess.run(command, env=environment, encoding="utf-8", timeout=LNK_WAIT_S, **more)
+
+    def shows(self, *argv: str | Path, **more: Any) -> str:
+        """What a command that works prints."""
+        done = self.lnk(*argv, **more)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def refused(self, status: int, *argv: str | Path) -> str:
+        """The one line that a command says when it does nothing."""
+        done = self.lnk(*argv)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
+        return done.stderr
 
 
 class Session(Program):

@@ -13,64 +13,29 @@ from typing import Any
 
 import pytest
 
+from conftest import Person
 from lnk.agent.folders import Agents
 from lnk.agent.memory import program_of, serve_of
 from lnk.errors import Missing, Refused
 
-LNK = str(Path(sys.executable).parent / "lnk")
-WAIT_S = 60
 INVALID, REFUSED, MISSING, CONFLICT, CORRUPT = 10, 11, 12, 13, 16
 ID = r"a_[a-z2-7]{12}"
 
 
-class Person:
-    """Someone with a home and a Link folder."""
+class Owner(Person):
+    """Someone who has agents: every command is one of `lnk agent`."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.link = root, root / "Link"
+        super().__init__(root)
         self.agents = self.link / "Agents"
-        self.environment = {
-            "HOME": str(root / "person"),
-            "LNK_HOME": str(self.link),
-            "PATH": "/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-        }
-        (root / "person").mkdir()
 
-    def lnk(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
-        """`lnk agent argv`, with nothing to read from."""
-        return subprocess.run(
-            [LNK, "agent", *map(str, argv)],
-            env=self.environment,
-            cwd=self.root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=WAIT_S,
-        )
-
-    def shows(self, *argv: str | Path) -> str:
-        """What a command that works prints."""
-        done = self.lnk(*argv)
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout
+    def lnk(self, *argv: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+        """`lnk agent argv`."""
+        return super().lnk("agent", *argv, **more)
 
     def json(self, *argv: str | Path) -> Any:
         """What it prints with `--json`."""
         return json.loads(self.shows(*argv, "--json"))
-
-    def refused(self, status: int, *argv: str | Path) -> str:
-        """The one line that it says when it does nothing."""
-        done = self.lnk(*argv)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
-        return done.stderr
-
-    def write(self, path: str, text: str) -> Path:
-        """A file of the person's, given relative to `root`."""
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file
 
 
 def everything(folder: Path) -> dict[str, bytes | str]:
@@ -83,8 +48,8 @@ def everything(folder: Path) -> dict[str, bytes | str]:
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Person:
-    return Person(tmp_path)
+def person(tmp_path: Path) -> Owner:
+    return Owner(tmp_path)
 
 
 # ---------------------------------------------------------------- made and shown
@@ -368,7 +333,7 @@ def test_a_command_that_names_another_program_than_the_engines_is_refused(engine
         prints(engine, json.dumps({"argv": argv}))
         with pytest.raises(Refused, match="another program"):
             serve_of(agent, os.environ, "acme")
-    prints(engine, '{"argv": ["/tmp/evil/lnk-acme", "serve"]}')
+    prints(engine, '{"argv": ["/elsewhere/lnk-acme", "serve"]}')
     assert serve_of(agent, os.environ, "acme").argv[0] == str(engine)  # ours, wherever it says that it lies
 
 

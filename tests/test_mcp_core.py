@@ -379,6 +379,12 @@ def test_a_line_that_is_no_request_is_answered_with_what_is_wrong_and_no_id(line
     assert answer(session, request("ping"))["result"] == {}
 
 
+def test_a_line_that_is_not_utf_8_is_called_that():
+    """case mcp-02"""
+    (found,) = said(toy().receive(b'{"jsonrpc":"2.0","id":1,"method":"\xff"}'))
+    assert found["error"]["message"] == "The line is not UTF-8."
+
+
 @pytest.mark.parametrize(
     "rest", ['"id":1', '"id":1,"method":7', '"id":1,"method":"ping","params":[]', '"id":1,"method":null']
 )

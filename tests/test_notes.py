@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from conftest import ENGINE, Place, Session
@@ -753,9 +753,11 @@ def test_notes_are_not_said_to_be_cut_where_all_their_lines_are_shown() -> None:
 
 
 @given(st.text(alphabet="ab\n\u00e9\u2028\U0001f600", max_size=200), st.integers(4, 120))
+@example("a" + "\n" * 20, 4)
 def test_a_prompt_never_holds_more_of_the_notes_than_it_may_and_no_half_line(notes: str, most: int) -> None:
     text = prompt_text(notes, most)
-    if len(notes.encode()) <= most:
+    assert len(text.partition("(cut")[0].encode()) <= most + 1  # and a line end
+    if "(cut" not in text:
         assert text == notes
         return
     kept = text.rstrip("\n").rpartition("\n")[0]

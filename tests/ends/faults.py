@@ -26,6 +26,7 @@ FILE_CALLS: Final = (
     "openat,openat2,read,pread64,write,pwrite64,writev,fsync,fdatasync,rename,renameat,renameat2,link,linkat,unlink,"
     "unlinkat,mkdir,mkdirat,ftruncate,fchmod,close,flock,fcntl,fstat,newfstatat,statx"
 )
+INDEXING, CALLING = 1, 2  # a session's threads after its first, in the order in which they are started
 SEED: Final = int(os.environ.get("LNK_SEED") or int.from_bytes(os.urandom(4)))
 
 _PR_CAPBSET_DROP: Final = 24
@@ -115,6 +116,12 @@ def everything(session: Session, **more: object) -> list[dict]:
             return found
 
 
+def hits(session: Session, query: str, **more: object) -> list[str]:
+    """Every path that a search gives, those of copies too."""
+    results = session.search(query, **more)["results"]
+    return sorted(path for result in results for path in (result["path"], *result.get("copies", ())))
+
+
 def check(place: Place) -> dict:
     """What `lnk-link-memory check` prints of the place; its exit status is that of what it prints."""
     done = subprocess.run(
@@ -197,13 +204,15 @@ def most_by_one_thread(file: Path) -> Counter[str]:
 
 
 @contextmanager
-def traced(session: Session, file: Path, *faults: str, calls: str = FILE_CALLS) -> Iterator[Trace]:
-    """Traces the thread of a running session that makes its calls, with these faults at its system calls."""
+def traced(
+    session: Session, file: Path, *faults: str, calls: str = FILE_CALLS, thread: int = CALLING
+) -> Iterator[Trace]:
+    """Traces one thread of a running session, the CALLING or the INDEXING one, with these faults at its calls."""
     process = session._process.pid
-    thread = max(map(int, os.listdir(f"/proc/{process}/task")))  # the one that was started last
+    number = sorted(map(int, os.listdir(f"/proc/{process}/task")))[thread]
     injected = [part for fault in faults for part in ("-e", f"inject={fault}")]
     strace = subprocess.Popen(
-        ["strace", "-y", "-p", str(thread), "-o", str(file), "-e", f"trace={calls}", *injected],
+        ["strace", "-y", "-p", str(number), "-o", str(file), "-e", f"trace={calls}", *injected],
         stderr=subprocess.PIPE,
         text=True,
     )

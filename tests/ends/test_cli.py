@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from conftest import LNK, Person
 from lnk.mcp.client import Program
 
-LNK = str(Path(sys.executable).parent / "lnk")
 QUESTION = "What is the gate code of the holiday house?"
 WAIT_S = 60
 MANY = 3_000  # files: their first index takes long enough that a call tells how far it is
@@ -40,44 +40,8 @@ else:
 needs_modes = pytest.mark.skipif(COMMON == ["not there"], reason="as root, setpriv is needed to make modes count")
 
 
-class Person:
-    """Someone at a terminal: their home, their Link folder, their folder for temporary files."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.home, self.link, self.temporary = root / "person", root / "Link", root / "tmp"
-        self.home.mkdir()
-        self.temporary.mkdir()
-        self.environment = {
-            "HOME": str(self.home),
-            "LNK_HOME": str(self.link),
-            "TMPDIR": str(self.temporary),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-        }
-
-    def write(self, path: str, text: str | bytes) -> Path:
-        """A file of the person's, given relative to `root`."""
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(text.encode() if isinstance(text, str) else text)
-        return file
-
-    def lnk(
-        self, *argv: str | Path, before: list[str] | None = None, env: dict[str, str] | None = None, **more: Any
-    ) -> subprocess.CompletedProcess[str]:
-        """`lnk argv`, in `root`, with nothing to read from; `before`: what it is run by."""
-        more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        command = [*(before or []), LNK, *map(str, argv)]
-        environment = {**self.environment, **(env or {})}
-        more.setdefault("cwd", self.root)
-        return subprocess.run(command, env=environment, encoding="utf-8", timeout=WAIT_S, **more)
-
-    def shows(self, *argv: str | Path, **more: Any) -> str:
-        """What a command that works prints."""
-        done = self.lnk(*argv, **more)
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout
+class Asker(Person):
+    """Someone who asks a memory."""
 
     def memory(self, *argv: str | Path, **more: Any) -> str:
         """What `lnk agent memory argv` prints."""
@@ -180,8 +144,8 @@ def gone(group: int) -> bool:
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Person:
-    return Person(tmp_path)
+def person(tmp_path: Path) -> Asker:
+    return Asker(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +159,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Person:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Asker:
     """Someone whose agents `main` and `vault` have the notes in `Notes` and `Vault`; for tests that only read."""
-    person = Person(tmp_path_factory.mktemp("reader"))
+    person = Asker(tmp_path_factory.mktemp("reader"))
     person.write("Notes/home/Lease.md", "# The lease\n\nIt ends on 31 March; see [[Plants]] and [[Nowhere]].\n")
     person.write("Notes/Plants.md", "# Plants\n\nThe fern belongs to the landlord, says the [lease](home/Lease.md).\n")
     person.write("Notes/windows.txt", "first line\r\nthe boiler is serviced in May\r\nlast line\r\n")
@@ -376,7 +340,7 @@ def test_the_command_that_is_shown_for_more_gives_what_comes_next(reader, argv):
 def test_the_command_that_is_shown_for_a_long_passage_reads_that_document(reader):
     for agent, name in (([], "Notes"), (["--agent", "vault"], "Vault")):
         shown = reader.memory("search", "kettle", *agent)
-        command = re.search(r"… \d+ more lines: (lnk .*)", shown)
+        command = re.search(r"… \d+ more lines: (\S*lnk .*)", shown)
         assert command
         assert reader.shows(*shlex.split(command[1])[1:]) == (reader.root / name / "long.md").read_text()
 
@@ -487,7 +451,7 @@ def test_reindex_makes_the_index_again_and_keeps_what_cannot_be_made_again(perso
     person.memory("search", "lease")
     (main / "Home/memory/gone.md").unlink()
     person.memory("search", "lease")
-    assert person.memory("reindex") == "Indexed 1 documents and 0 conversations again.\n"
+    assert person.memory("reindex") == "Indexed 1 document and 0 conversations again.\n"
     assert person.json("list", "--since", "2000-01-01")["removed"][0]["path"] == "memory/gone.md"
 
 
@@ -615,12 +579,14 @@ def test_a_bad_file_of_an_agents_is_said_in_one_sentence_and_nothing_is_changed(
     assert everything(person.home) == {}
 
 
+@pytest.mark.requirement("CONTRACT-10")
 @pytest.mark.parametrize("command", ["serve", "status", "status --check", "reindex"])
 def test_a_bad_spec_is_refused_by_every_command_of_the_engine(person, main, command):
     person.write("Link/Agents/main/Agent/spec.toml", "[tool.memory]\ntokns = 100\n")
     assert "tokns" in said(person.lnk("agent", "memory", *command.split()), INVALID)
 
 
+@pytest.mark.requirement("CONTRACT-10")
 def test_the_opinions_of_the_spec_reach_the_engine(person, main):
     person.write("Link/Agents/main/Agent/spec.toml", '[tool.memory]\nnotes = "20 B"\ntokens = 50\n')
     person.write("Link/Agents/main/Home/memory/long.md", "It is a long lease, on and on.\n\n" * 500)

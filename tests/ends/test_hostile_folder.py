@@ -16,7 +16,24 @@ from typing import Final
 import pytest
 
 from conftest import ENGINE, Place, Session
-from ends.faults import SEED, check, everything, needs_root, ordinary, settled, skip_loudly, small_disk
+from ends.faults import (
+    INDEXING,
+    SEED,
+    Trace,
+    check,
+    everything,
+    hits,
+    needs_root,
+    needs_strace,
+    ordinary,
+    settled,
+    skip_loudly,
+    small_disk,
+    traced,
+)
+from lnk.folder import Folder
+from lnk.memory.engine import Engine, Settings
+from lnk.memory.values import SearchArguments
 
 Open = Callable[..., Session]
 TOO_LARGE: Final = "it is over 32 MiB"
@@ -26,12 +43,6 @@ NOT_UTF8: Final = "its name is not UTF-8"
 def listed(session: Session, **more: object) -> dict[str, str | None]:
     """Each path that `list` gives, and why it is left out."""
     return {entry["path"]: entry.get("left_out") for entry in everything(session, **more)}
-
-
-def hits(session: Session, query: str, **more: object) -> list[str]:
-    """Every path that a search gives, those of copies too."""
-    results = session.search(query, **more)["results"]
-    return sorted(path for result in results for path in (result["path"], *result.get("copies", ())))
 
 
 def fresh(place: Place, open_session: Open) -> Session:
@@ -307,14 +318,51 @@ import os, sys
 folder, kept, link, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 for number in range(count):
     os.rename(folder, kept); os.rename(link, folder)
+    for _ in range(200):
+        os.stat(folder)  # stays a link for about as long as it is none
     os.rename(folder, link); os.rename(kept, folder)
-    for each in range(0, 40, 8):
-        with open(f"{folder}/n{each}.md", "w") as file:
-            file.write(f"needle {number}")
+    for each in range(0, 40, 4):
+        os.utime(f"{folder}/n{each}.md")  # to be read again
 """
 
 
 @pytest.mark.requirement("INDEX-11")
+def test_a_folder_swapped_for_a_link_between_listing_and_reading_is_not_followed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cases sandbox-01, sandbox-03: just before each file is opened, its folder becomes a link, and none after."""
+    outside, kept, link = (place.root / name for name in ("outside", "kept", "link"))
+    outside.mkdir()
+    (outside / "a.md").write_text("secret\n")
+    link.symlink_to(outside)
+    folder = place.write("memory/deep/folder/a.md", "needle\n").parent
+    open_file, swaps = Folder.open_file, []
+
+    def swapped(self: Folder, path: str) -> tuple[int, os.stat_result]:
+        swaps.append(path)
+        folder.rename(kept)
+        link.rename(folder)
+        try:
+            return open_file(self, path)
+        finally:
+            folder.rename(link)
+            kept.rename(folder)
+
+    monkeypatch.setattr(Folder, "open_file", swapped)
+    engine = Engine(Settings(folder=str(place.home), state=str(place.state), agent=str(place.agent)))
+    engine.start()
+    for _ in range(3):
+        assert engine.search(SearchArguments(query="secret")).results == []
+    assert "deep/folder/a.md" in swaps
+    monkeypatch.undo()
+    place.write("memory/deep/folder/b.md", "thread\n")
+    assert [result.path for result in engine.search(SearchArguments(query="thread")).results] == [
+        "memory/deep/folder/b.md"
+    ]
+    assert engine.search(SearchArguments(query="secret")).results == []
+    assert engine.stop(10)
+
+
 @pytest.mark.parametrize("what", ["folder", "root"])
 def test_a_folder_swapped_for_a_link_while_it_is_indexed_is_never_followed(
     what: str, place: Place, session: Open, open_session: Open
@@ -330,7 +378,7 @@ def test_a_folder_swapped_for_a_link_while_it_is_indexed_is_never_followed(
     link, kept = place.root / "link", place.root / "kept"
     link.symlink_to(outside)
     opened = session()
-    argv = [sys.executable, "-c", _SWAPPER, str(folder), str(kept), str(link), "300"]
+    argv = [sys.executable, "-c", _SWAPPER, str(folder), str(kept), str(link), "600"]
     looked = 0
     with subprocess.Popen(argv) as swapper:
         while swapper.poll() is None:
@@ -341,6 +389,18 @@ def test_a_folder_swapped_for_a_link_while_it_is_indexed_is_never_followed(
     assert hits(opened, "secret") == []
     assert [path for path, reason in listed(opened).items() if reason] == []
     assert len(same_as_fresh(opened, place, open_session)) == 40
+
+
+def test_folders_that_are_made_later_are_indexed_from_then_on(place: Place, session: Open) -> None:
+    """Before somebody makes them there is nothing wrong."""
+    place.memory.rmdir()
+    place.chats.rmdir()
+    opened = settled(session())
+    assert opened.search("needle") == {"results": [], "empty": "There are no documents in memory yet."}
+    place.write("memory/a.md", "needle\n")
+    assert hits(opened, "needle") == ["memory/a.md"]
+    place.write("chats/main/conversation.md", "a second needle\n")
+    assert hits(opened, "needle") == ["chats/main/conversation.md", "memory/a.md"]
 
 
 @pytest.mark.requirement("INDEX-11")
@@ -726,6 +786,29 @@ def test_an_empty_folder_in_the_place_of_the_root_removes_nothing(two: Place, se
     gone_and_back(opened, away, back)
 
 
+def test_a_disk_that_goes_away_and_comes_back_loses_nothing(place: Place, session: Open) -> None:
+    """Case index-08: its mount goes, and leaves an empty folder."""
+    needs_root("mount a folder")
+    disk = place.root / "disk"
+    (disk / "deep").mkdir(parents=True)
+    (disk / "a.md").write_text("needle\n")
+    (disk / "deep" / "b.md").write_text("thread\n")
+
+    def back() -> None:
+        mounted = subprocess.run(["mount", "--bind", str(disk), str(place.memory)], capture_output=True, check=False)
+        if mounted.returncode:
+            skip_loudly(f"no folder can be mounted: {mounted.stderr.decode().strip()}")
+
+    def away() -> None:
+        subprocess.run(["umount", "-l", str(place.memory)], check=True)
+
+    back()
+    try:
+        gone_and_back(settled(session()), away, back)
+    finally:
+        away()
+
+
 def test_a_root_emptied_in_its_place_is_empty(two: Place, session: Open) -> None:
     """Else nothing could ever be removed."""
     opened = settled(session())
@@ -784,6 +867,89 @@ def test_a_file_that_may_not_be_read_is_left_out_and_said_until_it_may(two: Plac
     (two.memory / "shut.md").chmod(0o644)
     assert hits(opened, "secret") == ["memory/shut.md"]
     assert listed(opened) == {"memory/a.md": None, "memory/deep/b.md": None, "memory/shut.md": None}
+
+
+LOOKS: Final = "openat,openat2,getdents64,fcntl,dup,fstat,newfstatat,statx,read,close"
+EVERY: Final = (
+    "chats/main/conversation.md",
+    "memory/a0/d.md",
+    "memory/a1/d.md",
+    "memory/a2/d.md",
+    "memory/changing.md",
+)
+
+
+class Changing:
+    """A session over a folder of which one file changes, again and again, and each time is to be found again."""
+
+    def __init__(self, place: Place, rules: bool) -> None:
+        self.place = place
+        self.rules = rules  # whether the rules of what is left out change too, so that everything is listed
+        self.rounds = 0
+        self.wrong: list[str] = []
+        for path in EVERY:
+            place.write(path, f"{path}\n")
+        self.begin()
+
+    def begin(self) -> None:
+        """A session of its own, and all of it indexed."""
+        self.session = Session(self.place.argv())
+        self.session.open()
+        settled(self.session)
+        assert hits(self.session, self.change())  # what is loaded once is loaded
+
+    def change(self) -> str:
+        """The file changes; the word that finds it."""
+        self.rounds += 1
+        if self.rules:
+            self.place.write("memory/.memoryignore", f"# {self.rounds}\n")
+        self.place.write("memory/changing.md", f"round{self.rounds}x\n")
+        return f"round{self.rounds}x"
+
+    def look(self, *faults: str) -> Trace:
+        """One change and one search that has to look, with these faults; adds what is wrong to `wrong`."""
+        self.wrong = []
+        now = self.session.list(tokens=50)["now"]
+        word = self.change()
+        with traced(self.session, self.place.root / "trace", *faults, calls=LOOKS, thread=INDEXING) as met:
+            during = self.session.search(word)
+        self._see(bool(during["results"] or "stale" in during or listed(self.session)["memory/changing.md"]), during)
+        after = self.session.search(word)
+        self._see([result["path"] for result in after["results"]] == ["memory/changing.md"], after)
+        self._see("stale" not in after, after)
+        self._see(listed(self.session) == dict.fromkeys(EVERY), listed(self.session))
+        self._see("removed" not in self.session.list(since=now, tokens=50_000), "removed")
+        self._see(not faults or met.struck(), "no fault")
+        return met
+
+    def _see(self, right: bool, found: object) -> None:
+        if not right:
+            self.wrong.append(f"{found}")
+
+
+@pytest.mark.parametrize("rules", [True, False])
+def test_an_error_of_any_system_call_while_the_folder_is_looked_at_loses_nothing(rules: bool, place: Place) -> None:
+    """Case index-08, at each call: what was known is said to be stale at the worst, and the next call is right.
+
+    Once for a look at everything, once for a look at the one file that changed.
+    """
+    needs_strace()
+    changing = Changing(place, rules)
+    points = changing.look().points()
+    assert changing.wrong == []
+    points = [point for point in points if str(place.home) in point.line or str(place.chats) in point.line]
+    assert len(points) > (30 if rules else 5)
+    wrong = {}
+    for point in points:
+        for error in ("EIO",) if rules else ("EIO", "EACCES", "EMFILE"):
+            fault = point.fault(f"error={error}")
+            changing.look(fault)
+            if changing.wrong:
+                wrong[f"{fault} {point.line}"] = changing.wrong
+                changing.session.close()
+                changing.begin()
+    changing.session.close()
+    assert wrong == {}
 
 
 # ------------------------------------------------------------ .memoryignore
@@ -865,6 +1031,44 @@ def test_thousands_of_files_come_and_go_at_once(place: Place, session: Open, ope
     assert removed == 3000
     opened.close()
     assert check(place)["differences"] == 0
+
+
+def test_more_changes_than_the_kernel_keeps_are_found_all_the_same(
+    place: Place, session: Open, open_session: Open
+) -> None:
+    """Its queue holds 16,384 events; what is lost is found by looking at everything."""
+    opened = settled(session())
+    files = [place.write(f"memory/{name}.md", f"{name}\n") for name in "ab"]
+    for number in range(20_000):
+        os.utime(files[number % 2])
+    place.write("memory/late.md", "needle\n")
+    place.write("memory/deep/late.md", "thread\n")
+    assert hits(opened, "needle") == ["memory/late.md"]
+    assert hits(opened, "thread") == ["memory/deep/late.md"]
+    (place.memory / "late.md").unlink()
+    place.write("memory/deep/late.md", "other\n")
+    assert hits(opened, "needle") == hits(opened, "thread") == []
+    same_as_fresh(opened, place, open_session)
+
+
+def test_on_a_disk_whose_changes_the_kernel_may_not_tell_each_call_looks(place: Place, session: Open) -> None:
+    """As on a network disk, which another machine may change: here one of a kind that nobody vouches for."""
+    needs_root("mount a disk")
+    mounted = subprocess.run(["mount", "-t", "ramfs", "lnk-test", str(place.memory)], capture_output=True, check=False)
+    if mounted.returncode:
+        skip_loudly(f"no ramfs can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        opened = settled(session())
+        for number in range(3):
+            place.write("memory/a.md", f"word{number}x\n", at=1_700_000_000)
+            place.write(f"memory/deep/{number}.md", f"own{number}x\n")
+            assert hits(opened, f"word{number}x") == ["memory/a.md"]
+            assert hits(opened, f"own{number}x") == [f"memory/deep/{number}.md"]
+        shutil.rmtree(place.memory / "deep")
+        assert listed(opened) == {"memory/a.md": None}
+        opened.close()
+    finally:
+        subprocess.run(["umount", "-l", str(place.memory)], check=True)
 
 
 _BURST: Final = """\

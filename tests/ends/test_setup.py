@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
+from conftest import Person
 from lnk.mcp.client import Program
 
-LNK = str(Path(sys.executable).parent / "lnk")
-WAIT_S = 60
 INVALID, MISSING, CONFLICT, FULL, CORRUPT = 10, 12, 13, 14, 16
 
 # Where each client looks, beneath HOME or the folder that its variable names, and under which key its servers stand.
@@ -48,39 +47,25 @@ command = "mine"
 """
 
 
-class Person:
-    """Someone with a home folder, notes, and nothing else."""
+class Attacher(Person):
+    """Someone with notes and clients, whose Link folder is where it is when nothing says otherwise."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.home, self.link, self.notes = root / "person", root / "person" / "Link", root / "Notes"
-        self.home.mkdir()
-        self.notes.mkdir()
-        (self.notes / "lease.md").write_text("# Lease\n\nIt ends on 31 March.\n")
-        self.environment = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+        super().__init__(root)
+        self.link, self.notes = self.home / "Link", root / "Notes"
+        del self.environment["LNK_HOME"]
+        self.write("Notes/lease.md", "# Lease\n\nIt ends on 31 March.\n")
 
     def file(self, client: str) -> Path:
         """The file that the client reads."""
         return self.home / CLIENTS[client][0]
 
-    def write(self, client: str, text: str | bytes) -> Path:
+    def has(self, client: str, text: str | bytes) -> Path:
         """What stands in the client's file already."""
         file = self.file(client)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text.encode() if isinstance(text, str) else text)
         return file
-
-    def lnk(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
-        """`lnk argv`, with nothing to read from."""
-        return subprocess.run(
-            [LNK, *map(str, argv)],
-            env=self.environment,
-            cwd=self.root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=WAIT_S,
-        )
 
     def setup(self, client: str, *flags: str | Path) -> str:
         """What `lnk agent memory setup` shows when it works."""
@@ -88,11 +73,9 @@ class Person:
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
 
-    def refused(self, client: str, status: int, *flags: str | Path) -> str:
+    def setup_refused(self, client: str, status: int, *flags: str | Path) -> str:
         """The one line that it says when it does not."""
-        done = self.lnk("agent", "memory", "setup", client, *flags)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
-        return done.stderr
+        return self.refused(status, "agent", "memory", "setup", client, *flags)
 
     def servers(self, client: str, file: Path | None = None) -> dict[str, Any]:
         """The servers, as the client reads them."""
@@ -110,7 +93,7 @@ def identity(file: Path) -> tuple[int, int, int, bytes]:
     return at.st_ino, at.st_mtime_ns, at.st_ctime_ns, file.read_bytes()
 
 
-def start(entry: dict[str, Any], person: Person, cwd: Path) -> Program:
+def start(entry: dict[str, Any], person: Attacher, cwd: Path) -> Program:
     """The server started as a client starts it: its command as written, in a folder and environment not ours."""
     environment = {"HOME": str(person.home), "PATH": "/usr/bin:/bin", **entry.get("env", {})}
     return Program(
@@ -119,8 +102,8 @@ def start(entry: dict[str, Any], person: Person, cwd: Path) -> Program:
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Person:
-    return Person(tmp_path)
+def person(tmp_path: Path) -> Attacher:
+    return Attacher(tmp_path)
 
 
 # ---------------------------------------------------------------- it works
@@ -192,7 +175,7 @@ def test_a_second_folder_is_refused_with_what_to_do(person):
     (person.root / "Vault").mkdir()
     person.setup("cursor", "--documents", person.notes)
     before = identity(person.file("cursor"))
-    told = person.refused("cursor", CONFLICT, "--documents", "Vault")
+    told = person.setup_refused("cursor", CONFLICT, "--documents", "Vault")
     assert str(person.notes) in told and str(person.root / "Vault") in told and "--agent NAME" in told
     assert identity(person.file("cursor")) == before
     assert "Nothing to do" in person.setup("cursor", "--documents", person.notes)
@@ -204,7 +187,9 @@ def test_main_that_has_no_documents_yet_takes_a_folder_and_one_that_has_keeps_it
     assert json.loads(person.lnk("agent", "show", "main", "--json").stdout)["documents"] == str(person.notes)
     assert person.lnk("agent", "new", "full").returncode == 0
     (person.link / "Agents/full/Home/memory/mine.md").write_text("Mine.\n")
-    assert "Agents/full/Home/memory" in person.refused("cursor", CONFLICT, "--agent", "full", "--documents", "Notes")
+    assert "Agents/full/Home/memory" in person.setup_refused(
+        "cursor", CONFLICT, "--agent", "full", "--documents", "Notes"
+    )
 
 
 # ---------------------------------------------------------------- what stood there stays
@@ -227,7 +212,7 @@ def before_of(client: str, indent: str | int | None = 4) -> str:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_what_stood_there_stays_and_removing_gives_it_back(person, client):
     text = before_of(client)
-    file, key = person.write(client, text), CLIENTS[client][1]
+    file, key = person.has(client, text), CLIENTS[client][1]
     file.chmod(0o640)
     person.setup(client)
     after = file.read_text("utf-8")
@@ -254,7 +239,7 @@ def test_what_stood_there_stays_and_removing_gives_it_back(person, client):
 @pytest.mark.parametrize("indent", ["\t", 2])
 def test_json_keeps_its_indentation(person, indent):
     text = before_of("cursor", indent)
-    file = person.write("cursor", text)
+    file = person.has("cursor", text)
     person.setup("cursor")
     person.setup("cursor", "--remove")
     assert file.read_text("utf-8").rstrip("\n") == text
@@ -262,7 +247,7 @@ def test_json_keeps_its_indentation(person, indent):
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])
 def test_a_second_setup_and_a_second_removal_write_nothing(person, client):
-    file = person.write(client, before_of(client))
+    file = person.has(client, before_of(client))
     person.setup(client)
     before = identity(file)
     assert "Nothing to do" in person.setup(client)
@@ -283,7 +268,7 @@ def test_removing_from_a_client_that_was_never_set_up_makes_nothing(person, clie
 
 @pytest.mark.parametrize("text", ["{}", '{"theme": "dark"}', '{"mcpServers": {}}'])
 def test_removing_gives_back_the_same_json_where_there_were_no_servers(person, text):
-    file = person.write("cursor", text)
+    file = person.has("cursor", text)
     person.setup("cursor")
     person.setup("cursor", "--remove")
     found = json.loads(file.read_text())
@@ -303,7 +288,7 @@ def test_removing_gives_back_the_same_json_where_there_were_no_servers(person, t
     ],
 )
 def test_removing_gives_toml_back_byte_for_byte(person, text):
-    file = person.write("codex", text)
+    file = person.has("codex", text)
     person.setup("codex")
     assert "link-memory" in person.servers("codex")
     person.setup("codex", "--remove")
@@ -312,7 +297,7 @@ def test_removing_gives_toml_back_byte_for_byte(person, text):
 
 def test_a_line_of_a_text_is_not_taken_for_our_table(person):
     text = 'a = """\n[mcp_servers.link-memory]\n"""\n'
-    file = person.write("codex", text)
+    file = person.has("codex", text)
     for flags in ([], ["--remove"]):
         done = person.lnk("agent", "memory", "setup", "codex", *flags)
         assert done.returncode in (0, CORRUPT) and "Traceback" not in done.stderr, done
@@ -346,7 +331,7 @@ def test_an_older_entry_of_ours_is_replaced_and_what_a_person_added_to_it_stays(
 
 
 def test_a_text_cut_inside_a_character_by_the_client_stays_so(person):
-    file = person.write("claude-code", '{"history": ["\\ud83d"], "n": 1}')  # JavaScript cuts strings like that
+    file = person.has("claude-code", '{"history": ["\\ud83d"], "n": 1}')  # JavaScript cuts strings like that
     person.setup("claude-code")
     assert json.loads(file.read_text())["history"] == ["\ud83d"]
     assert "link-memory" in person.servers("claude-code")
@@ -370,7 +355,7 @@ def test_a_configuration_that_is_kept_elsewhere_and_linked_stays_a_link(person):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_print_shows_what_works_and_writes_nothing_of_the_clients(person, client):
-    file = person.write(client, before_of(client))
+    file = person.has(client, before_of(client))
     before = identity(file)
     first, _, text = person.setup(client, "--documents", person.notes, "--print").partition("\n")
     assert str(file) in first
@@ -411,25 +396,25 @@ def test_print_makes_no_file_where_there_is_none(person):
     ids=lambda text: repr(text[:20]),
 )
 def test_what_is_no_plain_json_is_refused_with_a_way_out_and_not_touched(person, text):
-    file = person.write("vscode", text)
+    file = person.has("vscode", text)
     before = identity(file)
-    told = person.refused("vscode", CORRUPT)
+    told = person.setup_refused("vscode", CORRUPT)
     assert str(file) in told and re.search("--print|by hand|mend", told)
     assert identity(file) == before
 
 
 @pytest.mark.parametrize(("client", "text"), [("vscode", "// mine\n{}\n"), ("codex", "mcp_servers = {}\na = = 1\n")])
 def test_the_lines_for_a_file_that_has_to_be_edited_by_hand_are_printed(person, client, text):
-    file = person.write(client, text)
+    file = person.has(client, text)
     before = identity(file)
     shown = person.setup(client, "--print").partition("\n")[2]
     assert "link-memory" in parsed(client, shown)[CLIENTS[client][1]]
-    assert str(file) in person.refused(client, CORRUPT, "--remove")
+    assert str(file) in person.setup_refused(client, CORRUPT, "--remove")
     assert identity(file) == before
 
 
 def test_a_number_that_json_cannot_give_back_is_not_spoiled(person):
-    file = person.write("cursor", '{"n": 1e400}')
+    file = person.has("cursor", '{"n": 1e400}')
     done = person.lnk("agent", "memory", "setup", "cursor")
     assert "Traceback" not in done.stderr
     assert "Infinity" not in file.read_text()
@@ -447,9 +432,9 @@ def test_a_number_that_json_cannot_give_back_is_not_spoiled(person):
     ],
 )
 def test_toml_that_cannot_be_edited_is_refused_with_a_way_out_and_not_touched(person, text):
-    file = person.write("codex", text)
+    file = person.has("codex", text)
     before = identity(file)
-    told = person.refused("codex", CORRUPT)
+    told = person.setup_refused("codex", CORRUPT)
     assert str(file) in told and re.search("--print|by hand|mend", told)
     assert identity(file) == before
 
@@ -473,18 +458,18 @@ def test_a_configuration_that_is_no_file_is_refused_in_one_line(person, kind):
 
 
 def test_a_client_that_is_not_known_is_told_which_are(person):
-    assert "claude-code, codex, cursor, gemini-cli, vscode" in person.refused("emacs", INVALID)
+    assert "claude-code, codex, cursor, gemini-cli, vscode" in person.setup_refused("emacs", INVALID)
     assert list(person.home.iterdir()) == []
 
 
 @pytest.fixture
-def full_home(tmp_path: Path, person: Person) -> Iterator[Person]:
+def full_home(tmp_path: Path, person: Attacher) -> Iterator[Attacher]:
     """A person whose home is a disk on which not a byte is left, with a configuration on it."""
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(person.home)]
     if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("NOT TESTED: a full disk; only root can mount a small one here")
     person.environment["LNK_HOME"] = str(tmp_path / "Link")
-    person.write("cursor", before_of("cursor"))
+    person.has("cursor", before_of("cursor"))
     with open(person.home / "filler", "wb", buffering=0) as file:
         try:
             while True:
@@ -497,6 +482,6 @@ def full_home(tmp_path: Path, person: Person) -> Iterator[Person]:
 
 def test_a_disk_that_is_full_leaves_the_configuration_as_it_was(full_home):
     before = identity(full_home.file("cursor"))
-    assert "No space left" in full_home.refused("cursor", FULL)
+    assert "No space left" in full_home.setup_refused("cursor", FULL)
     assert identity(full_home.file("cursor")) == before
     assert list(full_home.file("cursor").parent.iterdir()) == [full_home.file("cursor")]

@@ -1,17 +1,21 @@
 """MCP clients and their configuration: how each is told of an agent's memory, and of it no more. What else stands
 in their files stays as it is."""
 
+import codecs
 import json
+import math
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from lnk.agent.folders import MAIN, Agent, format_string
+from lnk.agent import toml
+from lnk.agent.folders import MAIN, Agent
 from lnk.errors import Conflict, Corrupt, Invalid
 from lnk.folder import Folder, make_folder
 
@@ -19,22 +23,26 @@ FILE_BYTES_MAX: Final = 32 << 20  # Claude Code keeps its history in the same fi
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client: where its configuration lies, under which key its servers stand, and how it is started anew."""
+    """A client: where its configuration lies, under which key its servers stand, and how it is started anew.
+
+    `typed`: it wants the kind of each server said; `toml`: its configuration is TOML, not JSON.
+    """
 
     name: str
     title: str
     path: Callable[[Mapping[str, str]], str]
     key: str
     after: str
+    typed: bool = False
+    toml: bool = False
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's configuration file as it is to be; `changed` is False where it is that already."""
+    """A client's configuration file as it is to be; `changed` is False where it is that already. None: no file."""
 
     path: str
     before: bytes | None
-    after: bytes
-    entry: str
+    after: bytes | None
 
     @property
     def changed(self) -> bool:
@@ -69,8 +77,9 @@ CLIENTS: Final = {
             path=_claude,
             key="mcpServers",
             after="Start `claude` anew; `/mcp` shows it.",
+            typed=True,
         ),
-        Client(name="codex", title="Codex", path=_codex, key="mcp_servers", after="Start `codex` anew."),
+        Client(name="codex", title="Codex", path=_codex, key="mcp_servers", after="Start `codex` anew.", toml=True),
         Client(
             name="cursor",
             title="Cursor",
@@ -91,6 +100,7 @@ CLIENTS: Final = {
             path=_vscode,
             key="servers",
             after="Run `MCP: List Servers` in VS Code and start it.",
+            typed=True,
         ),
     )
 }
@@ -103,45 +113,55 @@ def client(name: str) -> Client:
     return CLIENTS[name]
 
 
-def server_name(agent: Agent) -> str:
-    """What the memory of an agent is called in a client."""
-    return "link-memory" if agent.name == MAIN else f"link-memory-{agent.name}"
+def place_of(which: Client, environment: Mapping[str, str]) -> str:
+    """Where the client's configuration really lies: a person may keep it elsewhere and link it there."""
+    return os.path.realpath(which.path(environment))
 
 
-def server_entry(agent: Agent, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The server as clients describe one: absolute paths, since a client has its own PATH and folder."""
+def server_name(agent: str) -> str:
+    """What the memory of the agent of that name is called in a client."""
+    return "link-memory" if agent == MAIN else f"link-memory-{agent}"
+
+
+def server_entry(which: Client, agent: Agent, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The server as the client describes one: absolute paths, since a client has its own PATH and folder."""
     argv = ["-P", "-m", "lnk.cli.program", "agent", "memory", "serve", "--agent", agent.name]
-    entry: dict[str, Any] = {"command": os.path.abspath(sys.executable), "args": argv}
+    entry: dict[str, Any] = {"type": "stdio"} if which.typed else {}
+    entry |= {"command": os.path.abspath(sys.executable), "args": argv}
     if environment.get("LNK_HOME"):
         entry["env"] = {"LNK_HOME": os.path.abspath(os.path.expanduser(environment["LNK_HOME"]))}
     return entry
 
 
-def plan(which: Client, agent: Agent, environment: Mapping[str, str], *, remove: bool = False) -> Change:
-    """The client's configuration with the agent's memory in it, or taken out. Nothing is written.
+def lines_of(which: Client, name: str, entry: Mapping[str, Any]) -> str:
+    """The lines that a person who edits the file by hand puts there."""
+    if which.toml:
+        return toml.table((which.key, name), entry)
+    return json.dumps({which.key: {name: entry}}, indent=2, ensure_ascii=False) + "\n"
 
-    Raises Corrupt where the file is not understood.
+
+def plan(which: Client, name: str, entry: Mapping[str, Any] | None, environment: Mapping[str, str]) -> Change:
+    """The client's configuration with the server `name` in it, or taken out where `entry` is None. Nothing is written.
+
+    Raises Corrupt where the file is not understood, or could not be edited without changing something else.
     """
-    path = os.path.realpath(which.path(environment))  # a person may keep it elsewhere and link it here
+    path = place_of(which, environment)
     before = _read(path)
-    entry = None if remove else server_entry(agent, environment)
-    name = server_name(agent)
-    if which.name == "codex":
-        after = _in_toml(before or b"", path, which.key, name, entry)
-        shown = _toml_entry(which.key, name, entry) if entry else ""
-    else:
-        if entry is not None and which.name in ("claude-code", "vscode"):
-            entry = {"type": "stdio", **entry}
-        after = _in_json(before, path, which.key, name, entry)
-        shown = json.dumps({which.key: {name: entry}}, indent=2, ensure_ascii=False) if entry else ""
-    if remove and before is None:
-        after = b""
-        return Change(path=path, before=b"", after=after, entry=shown)
-    return Change(path=path, before=before, after=after, entry=shown)
+    if before is None and entry is None:
+        return Change(path=path, before=None, after=None)
+    edit = _in_toml if which.toml else _in_json
+    try:
+        after = edit(before or b"", which.key, name, entry)
+    except RecursionError:
+        raise _by_hand(path, "is nested too deeply") from None
+    except ValueError as error:
+        raise _by_hand(path, str(error)) from None
+    return Change(path=path, before=before, after=after)
 
 
 def write(change: Change) -> None:
     """Makes the change, whole or not at all. Raises Conflict where the file is another by now."""
+    assert change.after is not None
     parent, _, name = change.path.rpartition("/")
     make_folder(parent)
     with Folder.open(os.path.realpath(parent)) as folder, folder.locked():
@@ -149,6 +169,10 @@ def write(change: Change) -> None:
         if (folder.read(name, FILE_BYTES_MAX) if was else None) != change.before:
             raise Conflict(f"{change.path} was changed meanwhile; run it again.")
         folder.replace(name, change.after, unless_changed=was)
+
+
+def _by_hand(path: str, why: str) -> Corrupt:
+    return Corrupt(f"{path} {why}; it was not touched. Edit it by hand, by the lines that `--print` shows.")
 
 
 def _read(path: str) -> bytes | None:
@@ -159,29 +183,66 @@ def _read(path: str) -> bytes | None:
         return folder.read(name, FILE_BYTES_MAX)
 
 
-def _in_json(before: bytes | None, path: str, key: str, name: str, entry: dict[str, Any] | None) -> bytes:
-    if before is None or not before.strip():
-        return _json({key: {name: entry}}) if entry else before or b""
-    try:
-        found = json.loads(before.decode("utf-8-sig"))
-    except ValueError as error:
-        raise Corrupt(
-            f"{path} is not plain JSON ({error}), perhaps for its comments; it was not touched."
-            " Add the lines that `--print` shows by hand."
-        ) from None
+def _merged(had: object, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """`entry` over what stood there: what a person added to it stays, in its place."""
+    if not isinstance(had, dict):
+        return dict(entry)
+    kept = had.get("env")
+    env = {key: value for key, value in kept.items() if key != "LNK_HOME"} if isinstance(kept, dict) else {}
+    env |= entry.get("env", {})
+    merged = {**had, **entry}
+    merged.pop("env", None)
+    return {**merged, "env": env} if env else merged
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _in_json(before: bytes, key: str, name: str, entry: Mapping[str, Any] | None) -> bytes:
+    """Read and written again, since JSON has no comments to lose. Raises ValueError, RecursionError."""
+    if not before.strip():
+        return _json({key: {name: entry}}) if entry else before
+    found = _parsed(before)
     servers = found.get(key, {}) if isinstance(found, dict) else None
     if not isinstance(servers, dict):
-        raise Corrupt(f'{path} has no object "{key}" where one should be; it was not touched.')
-    if servers.get(name) == entry:
-        return before
-    servers = {each: value for each, value in servers.items() if each != name or entry}
+        raise ValueError(f'has no object "{key}" where one should be')
+    wanted = {each: value for each, value in servers.items() if each != name or entry}
     if entry:
-        servers[name] = entry
-    return _json({**found, key: servers}, _indent(before))
+        wanted[name] = _merged(servers.get(name), entry)
+    return before if wanted == servers else _json({**found, key: wanted}, like=before)
 
 
-def _json(value: Any, indent: int | str = 2) -> bytes:
-    return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode()
+def _parsed(data: bytes) -> Any:
+    """What the JSON says. Raises ValueError also for what could not be written again as it was."""
+    try:
+        return json.loads(
+            data.decode("utf-8-sig"), parse_float=_number, parse_constant=_number, object_pairs_hook=_object
+        )
+    except ValueError as error:
+        raise ValueError(f"is not plain JSON ({error}), perhaps for its comments") from None
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number) or Decimal(text) != Decimal(repr(number)):
+        raise ValueError(f"the number {text[:40]} cannot be kept exactly")
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
+def _json(value: Any, like: bytes = b"\n") -> bytes:
+    """`value` written as `like` is: its indentation, line ends and mark at the start."""
+    text = json.dumps(value, indent=_indent(like), ensure_ascii=False) + ("\n" if like.endswith(b"\n") else "")
+    if b"\r\n" in like:
+        text = text.replace("\n", "\r\n")
+    mark = codecs.BOM_UTF8 if like.startswith(codecs.BOM_UTF8) else b""
+    return mark + text.encode("utf-8", "backslashreplace")  # half a character, as JavaScript cuts it: JSON's own escape
 
 
 def _indent(before: bytes) -> int | str:
@@ -189,48 +250,49 @@ def _indent(before: bytes) -> int | str:
     return found[1].decode() if found else 2
 
 
-def _in_toml(before: bytes, path: str, key: str, name: str, entry: dict[str, Any] | None) -> bytes:
-    """Edited as text, so that comments and order stay; then read again, to be sure that nothing else changed."""
-    try:
-        text = before.decode("utf-8")
-        had = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{path} is not valid TOML ({error}); it was not touched.") from None
+# ---------------------------------------------------------------- TOML
+
+
+def _in_toml(before: bytes, key: str, name: str, entry: Mapping[str, Any] | None) -> bytes:
+    """Edited as text, so that comments and order stay; then read again, to be sure that nothing else changed.
+
+    Raises ValueError, RecursionError.
+    """
+    text, had = _text_and_values(before)
     servers = had.get(key, {})
-    if servers.get(name) == entry:
+    if not isinstance(servers, dict):
+        raise ValueError(f"has no table [{key}] where one should be")
+    stood = servers.get(name)
+    merged = _merged(stood, entry) if entry else None
+    if stood == merged:
         return before
-    after = _without_table(text, key, name)
-    if entry:
-        after = after.rstrip("\n") + ("\n\n" if after.strip() else "") + _toml_entry(key, name, entry)
-    others = {each: value for each, value in servers.items() if each != name}
-    wanted = {each: value for each, value in had.items() if each != key}
-    if others or entry:
-        wanted[key] = {**others, name: entry} if entry else others
-    found = tomllib.loads(after)
-    if not found.get(key, True):
-        del found[key]
-    if found != wanted:
-        raise Corrupt(f"{path} cannot be edited safely as it is written; add the lines that `--print` shows by hand.")
+    after = _edited(text, (key, name), stood, merged)
+    wanted = {**had, key: {**servers, name: merged}}
+    if merged is None:
+        del wanted[key][name]
+    if _without_empty(toml.values(after), key) != _without_empty(wanted, key):
+        raise ValueError("cannot be edited safely as it is written")
     return after.encode()
 
 
-def _without_table(text: str, key: str, name: str) -> str:
-    """`text` without the table `[key.name]` and those beneath it."""
-    quoted = rf'(?:{re.escape(name)}|"{re.escape(name)}"|\'{re.escape(name)}\')'
-    head = re.compile(rf"[ \t]*\[[ \t]*{re.escape(key)}[ \t]*\.[ \t]*{quoted}[ \t]*(?:\.[^\]]*)?\][ \t]*(?:#.*)?\r?\n?")
-    kept, within = [], False
-    for line in text.splitlines(keepends=True):
-        if re.match(r"[ \t]*\[", line):
-            within = bool(head.fullmatch(line))
-        if not within:
-            kept.append(line)
-    return "".join(kept)
+def _text_and_values(data: bytes) -> tuple[str, dict[str, Any]]:
+    try:
+        text = data.decode("utf-8")
+        return text, tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"is not valid TOML ({error})") from None
 
 
-def _toml_entry(key: str, name: str, entry: dict[str, Any]) -> str:
-    shown = name if re.fullmatch("[A-Za-z0-9_-]+", name) else format_string(name)
-    lines = [f"[{key}.{shown}]", f"command = {format_string(entry['command'])}"]
-    lines.append(f"args = [{', '.join(format_string(each) for each in entry['args'])}]")
-    if "env" in entry:
-        lines.append("env = { " + ", ".join(f"{k} = {format_string(v)}" for k, v in entry["env"].items()) + " }")
-    return "\n".join(lines) + "\n"
+def _edited(text: str, path: toml.Path, stood: object, merged: Mapping[str, Any] | None) -> str:
+    if stood is None:
+        return toml.with_table(text, path, merged or {})
+    if merged is None:
+        return toml.without_table(text, path)
+    had = stood if isinstance(stood, dict) else {}
+    changes = {key: merged.get(key) for key in {**had, **merged} if had.get(key) != merged.get(key)}
+    return toml.with_values(text, path, changes)
+
+
+def _without_empty(found: dict[str, Any] | None, key: str) -> dict[str, Any] | None:
+    """A table of servers without a server says what none says."""
+    return found if found is None else {each: value for each, value in found.items() if each != key or value}

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lnk.agent.toml import format_string
 from lnk.errors import Conflict, Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
 
@@ -20,6 +21,7 @@ FILE: Final = "agent.toml"
 REMOVED: Final = "agent.removed.toml"
 MAIN: Final = "main"
 FILE_BYTES_MAX: Final = 1 << 20
+PASSAGE_MODE: Final = 0o711
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ID = re.compile(r"a_[a-z2-7]{12}")
@@ -80,8 +82,8 @@ class Agents:
 
         Raises Conflict where there is one, Invalid, Missing and Refused.
         """
-        _check(name)
-        documents = None if documents is None else _documents(documents)
+        check_name(name)
+        documents = None if documents is None else self._elsewhere(name, documents)
         with self._alone():
             if self._has(name):
                 raise Conflict(f"There is an agent {name!r} already; `lnk agent show {name}` shows it.")
@@ -89,7 +91,7 @@ class Agents:
 
     def get(self, name: str) -> Agent:
         """The agent `name`. Raises Missing, and Corrupt where its file cannot be understood."""
-        _check(name)
+        check_name(name)
         if not self._has(name):
             known = ", ".join(agent.name for agent in self.all()) or "none yet"
             raise Missing(f"There is no agent {name!r} (there are: {known}); `lnk agent new {name}` makes it.")
@@ -100,8 +102,8 @@ class Agents:
 
         Raises Conflict where it serves another folder.
         """
-        _check(name)
-        wanted = None if documents is None else _documents(documents)
+        check_name(name)
+        wanted = None if documents is None else self._elsewhere(name, documents)
         if name != MAIN and wanted is None:
             return self.get(name)
         with self._alone():
@@ -119,18 +121,25 @@ class Agents:
 
     def all(self) -> list[Agent]:
         """Every agent, by name; one whose file cannot be read is left out."""
+        return self.listed()[0]
+
+    def listed(self) -> tuple[list[Agent], list[LinkError]]:
+        """Every agent, by name, and what is wrong with the file of each that cannot be read."""
         try:
             names = sorted(os.listdir(self.folder))
         except FileNotFoundError:
-            return []
+            return [], []
         except OSError as error:
             raise from_os(error, f"list {self.folder}") from None
-        found = []
+        found: list[Agent] = []
+        wrong: list[LinkError] = []
         for name in names:
             if _NAME.fullmatch(name) and self._has(name):
-                with contextlib.suppress(LinkError):
+                try:
                     found.append(_read(f"{self.folder}/{name}"))
-        return found
+                except LinkError as error:
+                    wrong.append(error)
+        return found, wrong
 
     def remove(self, name: str, *, files: bool) -> Agent:
         """The agent is no more. Its index goes; `files`: so does everything, else what cannot be made again stays."""
@@ -153,6 +162,14 @@ class Agents:
         with Folder.open(os.path.realpath(self.folder)) as folder, folder.locked():
             yield
 
+    def _elsewhere(self, name: str, documents: str) -> str:
+        """A folder of documents for the agent `name`, which is none of its own: that would be deleted with it."""
+        path = documents_folder(documents)
+        own = os.path.realpath(f"{self.folder}/{name}")
+        if path == own or path.startswith(own + "/"):
+            raise Refused(f"{path} lies in the agent's own folder; leave --documents out to use its memory/.")
+        return path
+
     def _has(self, name: str) -> bool:
         return os.path.isfile(f"{self.folder}/{name}/Agent/{FILE}")
 
@@ -167,13 +184,15 @@ class Agents:
             documents=documents,
         )
         make_folder(f"{agent.home}/memory", 0o755)
-        make_folder(agent.own, 0o711)
+        _make_passage(agent.own)
         for part in ("chats", "instructions", "skills", "memory"):
             make_folder(f"{agent.own}/{part}", 0o700)
         removed = f"{agent.own}/{REMOVED}"
         if os.path.isfile(removed):
             kept = _read(folder, REMOVED)
-            agent = msgspec.structs.replace(agent, id=kept.id, created=kept.created)
+            agent = msgspec.structs.replace(
+                agent, id=kept.id, created=kept.created, documents=documents or kept.documents
+            )
         _write(agent)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(removed)
@@ -205,7 +224,11 @@ def _read(folder: str, name: str = FILE) -> Agent:
         raise Corrupt(f"{path} does not describe an agent: {error}; mend it by hand.") from None
     if not _ID.fullmatch(agent.id):
         raise Corrupt(f'{path} has the id {agent.id!r}; an id is "a_" and 12 of a-z and 2-7. Mend it by hand.')
-    return agent
+    documents = agent.documents and os.path.realpath(
+        os.path.expanduser(agent.documents)
+    )  # a person may have written it
+    # An agent is called as its folder is: one that was renamed answers to the new name.
+    return msgspec.structs.replace(agent, name=os.path.basename(folder), documents=documents)
 
 
 def _write(agent: Agent) -> None:
@@ -220,25 +243,35 @@ def _kept(key: str, value: object) -> bool:
     return key != "folder" and value is not None
 
 
-def format_string(text: str) -> str:
-    """`text` as a basic string of TOML, which JSON's strings are but for DEL."""
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
-
-
-def _check(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises Invalid for what can be no agent's name."""
     if not _NAME.fullmatch(name):
         raise Invalid(
             f"{name[:64]!r} is no agent's name: use letters, digits, dots, dashes and underscores, at most 64."
         )
 
 
-def _documents(path: str) -> str:
-    """A person's folder as the engine gets it: absolute, links on the way resolved here, once."""
+def documents_folder(path: str) -> str:
+    """A person's folder as the engine gets it: absolute, links on the way resolved here, once.
+
+    Raises Invalid, Missing and Refused.
+    """
+    if not path:
+        raise Invalid("The name of the folder of documents is empty; give one, or leave --documents out.")
     path = os.path.realpath(os.path.expanduser(path))
     must_be_folder(path, "The folder of documents")
     if not os.access(path, os.R_OK | os.X_OK):
         raise Refused(f"The folder of documents {path} cannot be read; check its owner and mode.")
     return path
+
+
+def _make_passage(path: str) -> None:
+    """An agent's own folder, which others may go through but not list, whatever the umask is."""
+    make_folder(path, PASSAGE_MODE)
+    try:
+        os.chmod(path, PASSAGE_MODE)
+    except OSError as error:
+        raise from_os(error, f"set the mode of {path}") from None
 
 
 def _is_empty(path: str) -> bool:

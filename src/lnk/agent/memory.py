@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -45,10 +45,10 @@ def serve_of(agent: Agent, environment: Mapping[str, str], engine: str = ENGINE)
 def engine_environment(agent: Agent, environment: Mapping[str, str]) -> dict[str, str]:
     """What an engine's command is told: the agent's opinions, its notes file where they may be written."""
     told = {key: value for key, value in environment.items() if not key.startswith("LNK_MEMORY_")}
-    spec = read_toml(agent, "spec.toml").get("tool", {}).get("memory")
+    spec = _table(agent, "spec.toml", "tool").get("memory")
     if spec is not None:
         told["LNK_MEMORY_SPEC"] = format_value(spec)
-    files = read_toml(agent, "sandbox.toml").get("files", {})
+    files = _table(agent, "sandbox.toml", "files")
     instructions = files.get("instructions", "write")
     if instructions not in ("read", "write"):
         raise Corrupt(f'{agent.own}/sandbox.toml has [files] instructions = {instructions!r}; it is "read" or "write".')
@@ -57,6 +57,14 @@ def engine_environment(agent: Agent, environment: Mapping[str, str]) -> dict[str
     if agent.documents:
         told["LNK_MEMORY_DOCUMENTS"] = agent.documents
     return told
+
+
+def _table(agent: Agent, file: str, name: str) -> dict[str, Any]:
+    """A table of one of the agent's files; empty where there is none. Raises Corrupt where it is no table."""
+    found = read_toml(agent, file).get(name, {})
+    if not isinstance(found, dict):
+        raise Corrupt(f"{agent.own}/{file} has {name} = {found!r}, where a table [{name}] should be; mend it by hand.")
+    return found
 
 
 def run(argv: list[str], environment: Mapping[str, str], wait_s: float | None = COMMAND_WAIT_S) -> str:
@@ -76,6 +84,6 @@ def run(argv: list[str], environment: Mapping[str, str], wait_s: float | None = 
     return done.stdout.decode("utf-8", "replace")
 
 
-def session(agent: Agent, environment: Mapping[str, str]) -> Program:
-    """A session with the agent's memory, over MCP. Use as a context."""
-    return Program(serve_of(agent, environment).argv, version=__version__)
+def session(agent: Agent, environment: Mapping[str, str], *, hear: Callable[[str], None] | None = None) -> Program:
+    """A session with the agent's memory, over MCP; `hear` is given what the engine says beside. Use as a context."""
+    return Program(serve_of(agent, environment).argv, version=__version__, hear=hear)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from lnk.agent.folders import Agent, Agents
-from lnk.cli.output import say, say_json, say_table
+from lnk.cli.output import as_typed, say, say_json, say_table, tell
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -37,16 +37,19 @@ def _new(asked: argparse.Namespace) -> int:
 
 
 def _list(asked: argparse.Namespace) -> int:
-    agents = Agents(asked.link_home).all()
+    agents, wrong = Agents(asked.link_home).listed()
     if asked.json:
         say_json([_shown(agent) for agent in agents])
     elif not agents:
-        say("There are no agents yet; `lnk agent new NAME` makes one, and `lnk agent memory` makes `main` by itself.")
+        none = "There are no agents yet; `lnk agent new NAME` makes one, and `lnk agent memory` makes `main` by itself."
+        say(as_typed(none))
     else:
         rows = [
             [agent.name, agent.id, agent.created[:10], agent.documents or agent.home + "/memory"] for agent in agents
         ]
         say_table(rows, head=("name", "id", "made", "documents"))
+    for error in wrong:
+        tell(f"lnk: {as_typed(str(error))}")
     return 0
 
 
@@ -80,7 +83,7 @@ def _remove(asked: argparse.Namespace) -> int:
             say(f"Its documents in {agent.documents} are yours and stay.")
     else:
         say(f"Removed the agent {agent.name}; its files stay in {agent.folder}.")
-        say(f"`lnk agent new {agent.name}` takes them up again; `rm -r` deletes them.")
+        say(as_typed(f"`lnk agent new {agent.name}` takes them up again; `rm -r` deletes them."))
     return 0
 
 

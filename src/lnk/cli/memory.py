@@ -12,9 +12,11 @@ import msgspec
 
 from lnk import __version__
 from lnk.agent import clients, example, memory
-from lnk.agent.folders import Agents
+from lnk.agent.folders import MAIN, Agents, check_name, documents_folder
 from lnk.cli.output import (
     ProgressLine,
+    command,
+    counted,
     quoted,
     say,
     say_json,
@@ -24,22 +26,38 @@ from lnk.cli.output import (
     say_table,
     size,
     strong,
+    tell,
 )
+from lnk.contract.spec import TOKENS_MAX
 from lnk.errors import Invalid, LinkError, Missing
-from lnk.folder import must_be_folder
+from lnk.folder import Folder
 from lnk.mcp.client import Program
 
 TRY_RESULTS: Final = 3
 TRY_TOKENS: Final = 3_000
 EVER: Final = "1970-01-02"  # a `since` that leaves nothing out: the newest of all
+NOTES_BYTES_MAX: Final = 16 << 20
+# What `check` answers -> how a person is told of each.
+DIFFERENCES: Final = {
+    "not_indexed": "not indexed",
+    "gone": "indexed, but gone",
+    "changed": "changed since it was indexed",
+    "waiting": "changed as it was indexed",
+    "damage": "",
+}
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The commands, under `lnk agent memory`."""
     one = argparse.ArgumentParser(add_help=False, parents=[common])
-    one.add_argument("--agent", default="main", metavar="NAME", help="whose memory (default: main)")
+    one.add_argument("--agent", default=MAIN, metavar="NAME", help="whose memory (default: main)")
     sized = argparse.ArgumentParser(add_help=False, parents=[one])
-    sized.add_argument("--tokens", type=int, metavar="N", help="how much is shown, 50 to 50000 (default 6000)")
+    sized.add_argument(
+        "--tokens",
+        type=int,
+        metavar="N",
+        help="size of the answer, 50 to 50000 tokens (default: as spec.toml says, else 6000)",
+    )
 
     trial = commands.add_parser("try", parents=[common], help="a throw-away look at any folder of notes")
     trial.add_argument("query", nargs="?", metavar="QUERY", help="a question or words")
@@ -101,10 +119,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _try(asked: argparse.Namespace) -> int:
-    documents = None
-    if asked.documents:
-        documents = os.path.realpath(os.path.expanduser(asked.documents))
-        must_be_folder(documents, "The folder of documents")
+    documents = None if asked.documents is None else documents_folder(asked.documents)
     with tempfile.TemporaryDirectory(prefix="lnk-try-") as place:
         home, own = f"{place}/Home", f"{place}/Agent"
         os.makedirs(f"{home}/memory")
@@ -115,7 +130,7 @@ def _try(asked: argparse.Namespace) -> int:
         else:
             example.lay_out(home, own)
         began = time.monotonic()
-        with Program(argv, version=__version__) as program:
+        with Program(argv, version=__version__, hear=tell) as program:
             program.open()
             _index(program)
             took = time.monotonic() - began
@@ -126,9 +141,11 @@ def _try(asked: argparse.Namespace) -> int:
         say_json({"documents": count, "seconds": round(took, 3), **found})
         return 0
     where = documents or "the example folder"
-    say(f"{count:,} documents of {where} indexed in {took:.1f} s." + ("" if asked.query else " The newest:"))
+    say(f"{counted(count, 'document')} of {where} indexed in {took:.1f} s." + ("" if asked.query else " The newest:"))
     say()
-    say_results(found, readable=False)
+    say_results(found)
+    if not found["results"]:  # after a result there is an empty line
+        say()
     _say_next(asked.query, documents)
     return 0
 
@@ -139,12 +156,13 @@ def _try_question(query: str | None) -> dict[str, Any]:
 
 def _say_next(query: str | None, documents: str | None) -> None:
     folder = quoted(documents) if documents else "~/Notes"
+    lnk = f"{command()} agent memory"
     if not query:
         question = "a question of yours" if documents else example.QUESTION
-        say(f'Ask it:     lnk agent memory try "{question}"' + (f" --documents {folder}" if documents else ""))
+        say(f'Ask it:     {lnk} try "{question}"' + (f" --documents {folder}" if documents else ""))
     elif not documents:
-        say(f'Your notes: lnk agent memory try "a question of yours" --documents {folder}')
-    say(f"Attach it:  lnk agent memory setup claude-code --documents {folder}")
+        say(f'Your notes: {lnk} try "a question of yours" --documents {folder}')
+    say(f"Attach it:  {lnk} setup claude-code --documents {folder}")
     say(f"            (or {', '.join(name for name in clients.CLIENTS if name != 'claude-code')})")
 
 
@@ -161,9 +179,15 @@ def _index(program: Program) -> None:
 
 
 def _count(program: Program) -> int:
-    """How many documents there are: those of one small answer, and those left."""
-    found = _ask(program, "list", {"tokens": 50})
-    return len(found["documents"]) + int(found.get("left", 0))
+    """How many documents are indexed; those that are left out stand in the list too."""
+    count = 0
+    further: dict[str, str] = {}
+    while True:
+        found = _ask(program, "list", {"tokens": TOKENS_MAX, **further})
+        count += sum("left_out" not in each for each in found["documents"])
+        if "next" not in found:
+            return count
+        further = {"next": found["next"]}
 
 
 # ---------------------------------------------------------------- setup
@@ -171,33 +195,53 @@ def _count(program: Program) -> int:
 
 def _setup(asked: argparse.Namespace) -> int:
     which = clients.client(asked.client)
-    agents = Agents(asked.link_home)
-    if asked.remove and asked.documents:
-        raise Invalid("Give --documents to set up, or --remove to take out, not both.")
-    agent = agents.get(asked.agent) if asked.remove else agents.need(asked.agent, asked.documents)
-    change = clients.plan(which, agent, asked.environment, remove=asked.remove)
-    if change.changed and not asked.print:
-        clients.write(change)
-    told = {
-        "client": which.name,
-        "server": clients.server_name(agent),
-        "path": change.path,
-        "changed": change.changed and not asked.print,
-        "entry": change.entry,
-    }
+    if asked.remove:
+        return _take_out(asked, which)
+    agent = Agents(asked.link_home).need(asked.agent, asked.documents)
+    name, path = clients.server_name(agent.name), clients.place_of(which, asked.environment)
+    entry = clients.server_entry(which, agent, asked.environment)
+    lines = clients.lines_of(which, name, entry)
+    changed = False
+    if not asked.print:  # printed also where the file cannot be edited: then a person does it by these lines
+        change = clients.plan(which, name, entry, asked.environment)
+        if changed := change.changed:
+            clients.write(change)
     if asked.json:
-        say_json(told)
+        say_json(_told(which, name, path, changed, lines))
     elif asked.print:
-        say(f"In {change.path}:")
-        say(change.entry.rstrip("\n") if not asked.remove else f"(without {told['server']})")
-    elif not change.changed:
-        say(f"Nothing to do: {change.path} {'does not have' if asked.remove else 'has'} {told['server']} already.")
-    elif asked.remove:
-        say(f"Took {told['server']} out of {change.path}.")
+        say(f"In {path}:")
+        say(lines.rstrip("\n"))
+    elif not changed:
+        say(f"Nothing to do: {path} has {name} already.")
     else:
-        say(f"Wrote {told['server']} into {change.path}; what else stands there is as it was.")
+        say(f"Wrote {name} into {path}; what else stands there is as it was.")
         say(f"It serves {agent.documents or agent.home + '/memory'}. {which.after}")
     return 0
+
+
+def _take_out(asked: argparse.Namespace, which: clients.Client) -> int:
+    """The agent itself may be gone: its name is all that is needed."""
+    if asked.documents is not None:
+        raise Invalid("Give --documents to set up, or --remove to take out, not both.")
+    check_name(asked.agent)
+    name = clients.server_name(asked.agent)
+    change = clients.plan(which, name, None, asked.environment)
+    if change.changed and not asked.print:
+        clients.write(change)
+    if asked.json:
+        say_json(_told(which, name, change.path, change.changed and not asked.print, ""))
+    elif not change.changed:
+        say(f"Nothing to do: {change.path} does not have {name}.")
+    elif asked.print:
+        say(f"In {change.path}:")
+        say(f"(without {name})")
+    else:
+        say(f"Took {name} out of {change.path}.")
+    return 0
+
+
+def _told(which: clients.Client, name: str, path: str, changed: bool, entry: str) -> dict[str, Any]:
+    return {"client": which.name, "server": name, "path": path, "changed": changed, "entry": entry}
 
 
 # ---------------------------------------------------------------- the calls
@@ -209,8 +253,8 @@ def _search(asked: argparse.Namespace) -> int:
     if asked.json:
         say_json(found)
         return 0
-    say_results(found)
-    _say_more(found, f"lnk agent memory search {quoted(asked.query)}")
+    say_results(found, reader=lambda path: _again(asked, "read", path, "agent"))
+    _say_more(asked, found, asked.query, "path", "kind", "since", "tokens", "agent")
     return 0
 
 
@@ -221,7 +265,8 @@ def _read(asked: argparse.Namespace) -> int:
         return 0
     say(found["text"].removesuffix("\n"))
     if found.get("next") and sys.stdout.isatty():
-        say_styled(strong(f"({found['of']:,} lines; go on with --line {found['next']})"))
+        further = _again(asked, "read", asked.path, "tokens", "agent", further=f"--line {found['next']}")
+        say_styled(strong(f"({counted(found['of'], 'line')}; there is more: {further})"))
     return 0
 
 
@@ -246,7 +291,7 @@ def _list(asked: argparse.Namespace) -> int:
     if not rows and not found.get("removed"):
         say("Nothing.")
     say_notice(found)
-    _say_more(found, "lnk agent memory list")
+    _say_more(asked, found, asked.path or "", "kind", "since", "tokens", "agent")
     return 0
 
 
@@ -255,10 +300,10 @@ def _links(asked: argparse.Namespace) -> int:
     if asked.json:
         say_json(found)
         return 0
-    say(f"{found['path']} links to:")
+    say(f"{found['path']} links to{':' if found['to'] else ' nothing'}")
     for link in found["to"]:
         say(f"  line {link['line']}: {link['as']} -> {link.get('path') or '(nothing yet)'}")
-    say("and is linked from:")
+    say(f"and is linked from{':' if found['from'] else ' nothing.'}")
     for link in found["from"]:
         say(f"  {link['path']} line {link['line']}: {link['as']}")
     if found.get("left"):
@@ -269,11 +314,8 @@ def _links(asked: argparse.Namespace) -> int:
 
 def _notes(asked: argparse.Namespace) -> int:
     agent = Agents(asked.link_home).need(asked.agent)
-    try:
-        with open(agent.notes, encoding="utf-8", errors="replace", newline="") as file:
-            text = file.read()
-    except FileNotFoundError:
-        text = ""
+    with Folder.open(os.path.realpath(agent.own), passage=True) as folder:
+        text = (folder.read(os.path.relpath(agent.notes, agent.own), NOTES_BYTES_MAX) or b"").decode("utf-8", "replace")
     if asked.json:
         say_json({"path": agent.notes, "notes": text})
     else:
@@ -285,7 +327,7 @@ def _call(asked: argparse.Namespace, name: str, **arguments: Any) -> dict[str, A
     """What the memory answers once it is up to date."""
     agent = Agents(asked.link_home).need(asked.agent)
     given = {key: value for key, value in {**arguments, "tokens": asked.tokens}.items() if value is not None}
-    with memory.session(agent, asked.environment) as program:
+    with memory.session(agent, asked.environment, hear=tell) as program:
         program.open()
         _index(program)
         return _ask(program, name, given)
@@ -298,9 +340,24 @@ def _ask(program: Program, name: str, arguments: Mapping[str, Any]) -> dict[str,
     return dict(answer.structured)
 
 
-def _say_more(found: Mapping[str, Any], command: str) -> None:
+def _again(asked: argparse.Namespace, call: str, what: str, *flags: str, further: str = "") -> str:
+    """A command for a person to type: `call` of `what`, with those of `flags` that were given to this one."""
+    words = [command(), "agent", "memory", call]
+    for flag in flags:
+        value = getattr(asked, flag)
+        if value is not None and (flag, value) != ("agent", MAIN):
+            words.append(f"--{flag} {quoted(str(value))}")
+    if further:
+        words.append(further)
+    if what.startswith("-"):  # else it would be taken for a flag
+        words.append("--")
+    return " ".join([*words, *([quoted(what)] if what else [])])
+
+
+def _say_more(asked: argparse.Namespace, found: Mapping[str, Any], what: str, *flags: str) -> None:
     if found.get("next"):
-        say(f"There is more: {command} --next {found['next']}")
+        further = f"--next {quoted(found['next'])}"
+        say(f"There is more: {_again(asked, asked.call, what, *flags, further=further)}")
 
 
 # ---------------------------------------------------------------- upkeep
@@ -309,7 +366,7 @@ def _say_more(found: Mapping[str, Any], command: str) -> None:
 def _status(asked: argparse.Namespace) -> int:
     agent = Agents(asked.link_home).need(asked.agent)
     if asked.check:
-        return _engine(asked, "check", passthrough=True)[0]
+        return _check(asked)
     _, found = _engine(asked, "status")
     found["agent"] = msgspec.structs.asdict(agent)
     if asked.json:
@@ -335,12 +392,30 @@ def _status(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _check(asked: argparse.Namespace) -> int:
+    """Whether the index is what the folder is; exit status 1 where it is not."""
+    status, found = _engine(asked, "check")
+    if asked.json:
+        say_json(found)
+        return status
+    if not found["differences"]:
+        say(f"The index is as the folder is: {counted(found['documents'], 'document')}.")
+        return status
+    say(f"The index differs from the folder in {counted(found['differences'], 'place')}:")
+    for key, words in DIFFERENCES.items():
+        for each in found[key]:
+            say(f"  {each}: {words}" if words else f"  {each}")
+    say("A search or `status` brings it up to date; `reindex` makes it again.")
+    return status
+
+
 def _reindex(asked: argparse.Namespace) -> int:
     _, found = _engine(asked, "reindex")
     if asked.json:
         say_json(found)
     else:
-        say(f"Indexed {found['documents']:,} documents and {found['conversations']:,} conversations again.")
+        documents, conversations = (counted(found[f"{kind}s"], kind) for kind in ("document", "conversation"))
+        say(f"Indexed {documents} and {conversations} again.")
         say_notice(found)
     return 0
 
@@ -352,21 +427,19 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _engine(asked: argparse.Namespace, command: str, *, passthrough: bool = False) -> tuple[int, dict[str, Any]]:
-    """One of the engine's own commands for this agent; its progress goes to our standard error."""
+def _engine(asked: argparse.Namespace, name: str) -> tuple[int, dict[str, Any]]:
+    """The exit status and answer of one of the engine's own commands; its progress goes to our standard error."""
     import subprocess  # not needed to search
 
     agent = Agents(asked.link_home).need(asked.agent)
-    argv = [memory.program_of(), command, agent.home, agent.state(memory.ENGINE), agent.own]
+    argv = [memory.program_of(), name, agent.home, agent.state(memory.ENGINE), agent.own, "--json"]
     if agent.documents:
         argv += ["--documents", agent.documents]
-    if asked.json or not passthrough:
-        argv.append("--json")
-    sys.stdout.flush()
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=None if passthrough else subprocess.PIPE)
-    if done.returncode and not passthrough:
+    environment = memory.engine_environment(agent, asked.environment)
+    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    if done.returncode and not done.stdout:
         raise _Said(done.returncode)
-    return done.returncode, {} if passthrough else msgspec.json.decode(done.stdout)
+    return done.returncode, msgspec.json.decode(done.stdout)
 
 
 class _Said(LinkError):

@@ -2,26 +2,33 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lnk import __version__
 from lnk.agent.folders import link_home
-from lnk.cli import agents, memory
-from lnk.errors import INTERRUPTED, LinkError, Unavailable, Usage
+from lnk.cli import agents, memory, output
+from lnk.errors import INTERRUPTED, Invalid, LinkError, Unavailable, Usage
+
+SIGNALLED = 128  # and the signal's number: an exit status as shells count it
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Usage(f"{message}; `{self.prog} --help` shows how it is used.")
 
+    def print_help(self, file: Any = None) -> None:
+        """Like the rest of what is printed, since argparse itself says nothing where it cannot be written."""
+        output.write(self.format_help())
+
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object")
-    top = _Parser(prog="lnk", description="Your agents and their memory, on your own machine.")
+    top = _Parser(prog=output.command(), description="Your agents and their memory, on your own machine.")
     top.add_argument("--version", action="version", version=f"Link Memory {__version__}")
     nouns = top.add_subparsers(metavar="NOUN", required=True, dest="noun")
     agent = nouns.add_parser("agent", help="your agents, and their memory")
@@ -39,25 +46,56 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program. Its exit status says what kind of error it was."""
+    output.prepare()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, _end)
     try:
-        if sys.platform == "win32":
-            raise Unavailable("Link runs on Linux and macOS; on Windows, run it inside WSL.")
-        asked = parser().parse_args(argv)
-        asked.environment = dict(os.environ)
-        asked.link_home = link_home(os.environ)
-        status = int(asked.run(asked))
-        sys.stdout.flush()
-        return status
+        return _run(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
-        sys.stderr.write("\n")
+        output.tell("")
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has seen enough
+        output.discard()  # whoever read our output has seen enough
         return 0
     except LinkError as error:
         if str(error):
-            sys.stderr.write(f"lnk: {error}\n")
+            output.tell(f"lnk: {output.as_typed(str(error))}")
         return error.status
+
+
+def _run(argv: list[str]) -> int:
+    if sys.platform == "win32":
+        raise Unavailable("Link runs on Linux and macOS; on Windows, run it inside WSL.")
+    for word in argv:
+        _must_be_text(word, "The argument")
+    home = link_home(os.environ)
+    _must_be_text(home, "$LNK_HOME")
+    try:
+        asked = parser().parse_args(argv)
+    except SystemExit:  # `--help` has been printed
+        output.finish()
+        raise
+    asked.environment = dict(os.environ)
+    asked.link_home = home
+    status = int(asked.run(asked))
+    output.finish()
+    return status
+
+
+def _must_be_text(word: str, what: str) -> None:
+    """Raises Invalid for bytes that are no UTF-8, which neither JSON nor MCP can carry."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{what} {word!r} is not UTF-8; rename the file or folder, or give another.") from None
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    """The program ends as if it had come to its end, so that what it has for a while only is taken away."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # once is enough
+    sys.exit(SIGNALLED + number)
 
 
 if __name__ == "__main__":

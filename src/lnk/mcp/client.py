@@ -3,7 +3,6 @@
 It speaks the stateless revision, and falls back to the handshake where the server does not know it.
 """
 
-import io
 import os
 import subprocess
 import threading
@@ -206,10 +205,10 @@ class _Said:
             self._pipe.close()
 
     def _listen(self) -> None:
-        for line in io.TextIOWrapper(self._pipe, "utf-8", "replace"):
+        for line in self._pipe:
             if self._last:
                 self._hear(self._last)
-            self._last = line.rstrip("\r\n")
+            self._last = line.decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _result(message: Message) -> Message:

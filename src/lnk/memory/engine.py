@@ -182,7 +182,7 @@ class Engine:
                 "SELECT id, title, kind, changed, lines, left_out, digest IS NULL FROM documents WHERE path = ?", path
             )[0]
             if left_out:
-                raise Invalid(f"{path} has no text in memory: {left_out}.")
+                raise Invalid(f"{asked.path} has no text in memory: {left_out}.")
             if waits:
                 raise Missing(f"{path} is not indexed yet ({_how_far(fresh)}); ask again in a moment.")
             budget.spend([path, title])

@@ -18,6 +18,7 @@ from lnk.errors import Corrupt, LinkError, Missing
 from lnk.folder import Folder, read_all
 from lnk.memory.analyse import ANALYSIS, forget
 from lnk.memory.index import Found, Index
+from lnk.memory.names import key
 from lnk.memory.parse import Parsed, digest_of, left_out, parse
 from lnk.memory.text import FILE_BYTES_MAX
 from lnk.memory.walk import IGNORE_FILE, Report, Source, stamp
@@ -257,17 +258,20 @@ class Keeper:
         found: dict[str, Found] = {}
         gone: set[str] = set()
         folders: list[str] = []  # of which all that is not found is gone
+        shared = set(part.shared)
         for path in paths:
-            key = part.source.prefix + path
+            name = key(part.source.prefix + path)
             try:
                 file = part.look(path, found)
             except OSError as error:
-                part.report.unreadable[key] = error.strerror or "it could not be read"
+                part.report.unreadable[name] = error.strerror or "it could not be read"
                 continue
-            if key in self._known:
-                gone.add(key)
-            elif not file and not any(blocked.startswith(key) for blocked in part.report.unreadable):
-                folders.append(key + "/")
+            if name in self._known:
+                gone.add(name)
+            elif not file and not any(blocked.startswith(name) for blocked in part.report.unreadable):
+                folders += [name + "/", key(part.source.prefix + path + "/")]
+        if part.shared.keys() - shared:
+            self._full = True  # a file got a second name; which its first is, the kernel does not tell
         if folders:
             gone.update(path for path in self._known if path.startswith(tuple(folders)))
         found |= {one.path: one for one in part.source.blocked(part.report)}
@@ -440,8 +444,8 @@ class _Part:
     def look(self, path: str, found: dict[str, Found]) -> bool:
         """Adds to `found` what is at `path` now, or beneath it. False where it is a folder, or gone. Raises OSError."""
         self.shared.pop(path, None)
-        key = self.source.prefix + path
-        for blocked in [each for each in self.report.unreadable if (each + "/").startswith(key + "/")]:
+        here = self.source.prefix + path + "/"
+        for blocked in [each for each in self.report.unreadable if (each + "/").startswith(here)]:
             del self.report.unreadable[blocked]
         kind = self.folder.stat(path)
         if kind is None:

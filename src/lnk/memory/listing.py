@@ -5,6 +5,7 @@ from typing import Any, Final
 from lnk.memory.budget import Budget, next_chars
 from lnk.memory.filters import Condition, Filter
 from lnk.memory.index import Index
+from lnk.memory.names import shown
 from lnk.memory.parse import NOT_TEXT
 from lnk.memory.times import Since, format_time
 from lnk.memory.values import Entry, Removed
@@ -76,7 +77,7 @@ def _count(index: Index, table: str, where: Filter, after: Place | None) -> int:
 def _entry(row: tuple[Any, ...], since: Since | None) -> Entry:
     path, title, kind, changed, size, seen, _, left_out = row
     return Entry(
-        path=path,
+        path=shown(path),
         title=title,
         kind=kind,
         changed=format_time(changed),

@@ -6,6 +6,7 @@ from typing import Final
 ROOTS: Final = {"document": "memory", "conversation": "chats"}
 NOTES: Final = "notes.md"
 SKILLS: Final = "skills"
+NOT_UTF8_MARK: Final = "\0"
 _NOTE_ENDINGS = (".md", ".markdown", ".mdx")
 
 
@@ -46,6 +47,18 @@ def resolve(document: str, target: str) -> str | None:
     return "/".join(parts)
 
 
-def shown(name: str) -> str:
-    """A file name for an answer: bytes that are not UTF-8 as \\xNN."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def key(path: str) -> str:
+    """A path as the index keeps it: its own, or where it is not UTF-8 its bytes as \\xNN.
+
+    The mark behind the latter stands in no file's name, so that it never is the path of a file that spells it.
+    """
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") + NOT_UTF8_MARK
+    return path
+
+
+def shown(path: str) -> str:
+    """A path of the index for an answer."""
+    return path.removesuffix(NOT_UTF8_MARK)

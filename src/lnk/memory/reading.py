@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from lnk.errors import Invalid, Missing
 from lnk.memory.budget import Budget, cut_to, measure
 from lnk.memory.index import CHUNK_BITS, Index
-from lnk.memory.names import folded, folded_name
+from lnk.memory.names import NOT_UTF8_MARK, folded, folded_name, shown
 
 SUGGESTED: Final = 3
 LINES_MAX: Final = 1 << 31  # no text that is indexed has so many, and SQLite takes no number of 80 bits
@@ -81,13 +81,14 @@ def find_path(index: Index, path: str) -> str:
 
     Looked up, never opened, so that no path leads out of the folder. Raises Missing, and names what may be meant.
     """
-    if index.value("SELECT 1 FROM documents WHERE path = ?", path):
-        return path
+    for known in (path, path + NOT_UTF8_MARK):
+        if index.value("SELECT 1 FROM documents WHERE path = ?", known):
+            return known
     named = index.rows("SELECT path, digest IS NULL FROM documents WHERE name = ? ORDER BY path", folded_name(path))
     same = [each for each, _ in named if folded(each) == folded(path)]
     if len(same) == 1:
         return str(same[0])
-    near = [each for each, _ in named][:SUGGESTED] or _similar(index, path)
+    near = [shown(each) for each, _ in named][:SUGGESTED] or _similar(index, path)
     hint = f" Did you mean {' or '.join(near)}?" if near else " `search` or `list` gives the paths there are."
     raise Missing(f"There is no {path[:300]!r} in memory.{hint}")
 

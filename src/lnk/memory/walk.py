@@ -1,5 +1,6 @@
 """What a folder holds: every file that may be a document, each folder opened by its handle, no link followed."""
 
+import contextlib
 import errno
 import os
 import stat
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from lnk.folder import FOLDER, Folder, open_beneath
 from lnk.memory.index import Found
-from lnk.memory.names import ROOTS, shown
+from lnk.memory.names import ROOTS, key
 from lnk.memory.text import BINARY_ENDINGS, DOCUMENT_ENDINGS, FILE_BYTES_MAX
 
 DEPTH_MAX: Final = 100  # folders in folders; each holds a descriptor while it is listed
@@ -27,14 +28,15 @@ BY_NAME: Final = "by its name it is no text"
 
 NOTHING: Final[Mapping[str, bytes]] = {}
 
-_STAMP = struct.Struct("<qqqq")
+_STAMP = struct.Struct("<QQQQ")
+_64_BITS: Final = (1 << 64) - 1  # a file's time may lie before 1970, or so late that its nanoseconds need more
 _SKIPPED_FOLDERS: Final = frozenset(("node_modules", "__pycache__"))
 _TEMPORARY_ENDINGS: Final = (".swp", ".swo", ".swx", ".tmp", ".part", ".crdownload")
 
 
 def stamp(found: os.stat_result) -> bytes:
     """What tells whether a file changed: size, mtime, ctime and inode. Any of them alone has been seen to lie."""
-    return _STAMP.pack(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    return _STAMP.pack(found.st_size, found.st_mtime_ns & _64_BITS, found.st_ctime_ns & _64_BITS, found.st_ino)
 
 
 def unwanted(name: str) -> str | None:
@@ -81,7 +83,11 @@ class Source:
             return
         from pathspec import GitIgnoreSpec  # 30 ms, for those who have such a file
 
-        self._ignore = GitIgnoreSpec.from_lines(data.decode("utf-8", "replace").splitlines())
+        patterns = []
+        for line in data.decode("utf-8", "replace").splitlines():
+            with contextlib.suppress(Exception):  # a line that is no pattern costs itself alone
+                patterns.extend(GitIgnoreSpec.from_lines([line]).patterns)
+        self._ignore = GitIgnoreSpec(patterns)
 
     def ignored(self, path: str, *, folder: bool = False) -> bool:
         """Whether `.memoryignore` leaves out `path`, given relative to the folder."""
@@ -136,7 +142,11 @@ class Source:
     def _documents(
         self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str
     ) -> Iterator[Found]:
-        waiting = [(at, at.count("/") + 1 if at else 0)]
+        waiting: list[tuple[str, int]] = []
+        if not at:
+            waiting.append(("", 0))
+        elif (out := self._folder(at, at.count("/"), report, waiting)) is not None:
+            yield out
         while waiting:
             path, depth = waiting.pop()
             handle = self._enter(folder, path, report)
@@ -215,7 +225,7 @@ class Source:
         if found.st_size > FILE_BYTES_MAX:
             reason = TOO_LARGE
         elif not path.isascii() and not _is_text(path):
-            reason, path = NOT_UTF8, shown(path)
+            reason = NOT_UTF8
         else:
             ending = path.rpartition(".")[2].lower()
             if ending in DOCUMENT_ENDINGS:
@@ -225,12 +235,12 @@ class Source:
         mark = stamp(found)
         if found.st_nlink > 1:
             report.shared[path] = mark
-        key = self.prefix + path
-        if self._known.get(key) == mark:
-            report.same.add(key)
+        name = key(self.prefix + path)
+        if self._known.get(name) == mark:
+            report.same.add(name)
             return None
         size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
-        return Found(key, self.kind, mark, size, mtime, ctime, reason)
+        return Found(name, self.kind, mark, size, mtime, ctime, reason)
 
     def _conversations(
         self, folder: Folder, report: Report, entered: Callable[[int, str], None], at: str
@@ -268,7 +278,7 @@ class Source:
 
 def _out(source: Source, path: str, reason: str) -> Found:
     """A folder that is not entered, as an entry of its own."""
-    return Found(source.prefix + shown(path), source.kind, b"-", 0, 0, 0, reason)
+    return Found(key(source.prefix + path), source.kind, b"-", 0, 0, 0, reason)
 
 
 def _is_text(name: str) -> bool:

@@ -31,6 +31,7 @@ _UNMOUNT, _OVERFLOW, _IGNORED, _ISDIR = 0x2000, 0x4000, 0x8000, 0x40000000
 _EVENTS: Final = (
     _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLYDIR | _EXCL_UNLINK
 )
+_ROOT_EVENTS: Final = _DELETE_SELF | _MOVE_SELF | _ATTRIB  # of the folder itself, which no parent tells of
 _EVENT = struct.Struct("iIII")
 _READ_BYTES: Final = 1 << 16
 _STATFS_BYTES: Final = 256
@@ -81,7 +82,7 @@ class Watch:
                 name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
                 at += length
                 prefix = self._folders.get(number)
-                if mask & (_OVERFLOW | _UNMOUNT) or (prefix == "" and mask & (_DELETE_SELF | _MOVE_SELF)):
+                if mask & (_OVERFLOW | _UNMOUNT) or (prefix == "" and not name and mask & _ROOT_EVENTS):
                     lost = True
                 elif mask & _IGNORED:
                     self._folders.pop(number, None)

@@ -4,11 +4,12 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
-import apsw
 import msgspec
 
+from lnk.contract.spec import parse_spec
 from lnk.errors import LinkError, Unavailable
 from lnk.folder import Folder, make_folder, must_be_folder
 from lnk.memory.index import Index
@@ -23,8 +24,9 @@ SHOWN: Final = 20
 DIFFERENT: Final = 1
 
 
-def run(asked: argparse.Namespace) -> int:
-    """One of the three commands. Its exit status."""
+def run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """One of the three commands. Its exit status. Raises Invalid for a spec that every other command refuses too."""
+    parse_spec(environment.get("LNK_MEMORY_SPEC", ""))
     folder, state = os.path.abspath(asked.folder), os.path.abspath(asked.state)
     documents = os.path.abspath(asked.documents) if asked.documents else f"{folder}/memory"
     must_be_folder(folder, "The folder to index")
@@ -53,6 +55,10 @@ def _say(asked: argparse.Namespace, found: dict[str, Any], status: int) -> int:
     if not asked.json:
         text = msgspec.json.format(text, indent=2)
     sys.stdout.write(text.decode() + "\n")
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough; nothing is left to write at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 
 
@@ -156,17 +162,20 @@ def _same(index: Index, sources: list[Source], path: str) -> bool:
 
 
 def _damage(index: Index) -> list[str]:
+    """What SQLite and FTS5 say is wrong with the file. Raises Unavailable where it cannot be asked."""
     try:
-        told = [str(row[0]) for row in index.rows("PRAGMA integrity_check(20)")]
+        with index.reading():
+            told = [str(row[0]) for row in index.rows("PRAGMA integrity_check(20)")]
         found = [] if told == ["ok"] else told
         with index.writing():
             index.db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
-        chunks = index.value("SELECT count(*) FROM chunks")
-        rows = index.value("SELECT count(*) FROM words_docsize")
+        with index.reading():
+            chunks = index.value("SELECT count(*) FROM chunks")
+            rows = index.value("SELECT count(*) FROM words_docsize")
         if chunks != rows:
             found.append(f"{chunks} chunks, but the words of {rows}")
-    except (apsw.Error, LinkError) as error:
-        if isinstance(error, Unavailable):
-            raise
+    except Unavailable:
+        raise
+    except LinkError as error:
         return [str(error)]
     return found
