@@ -83,7 +83,7 @@ class Source:
             return
         from pathspec import GitIgnoreSpec  # 30 ms, for those who have such a file
 
-        patterns = []
+        patterns: list[Any] = []
         for line in data.decode("utf-8", "replace").splitlines():
             with contextlib.suppress(Exception):  # a line that is no pattern costs itself alone
                 patterns.extend(GitIgnoreSpec.from_lines([line]).patterns)
