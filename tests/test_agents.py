@@ -316,6 +316,7 @@ def prints(engine: Path, text: str) -> None:
     engine.chmod(0o755)
 
 
+@pytest.mark.requirement("NAME-1")
 def test_an_engines_program_is_told_by_its_name_and_only_link_has_another(engine):
     prints(engine, "{}")
     assert program_of("acme") == str(engine)

@@ -328,6 +328,7 @@ def test_a_thread_is_the_owners_only_as_link_names_one(thread):
 # ---------------------------------------------------------------- schemas
 
 
+@pytest.mark.requirement("CONTRACT-13")
 def test_the_schema_of_every_type_of_the_contract_is_printed():
     everything = json.loads(_run("schema").stdout)
     assert list(everything) == ["Serve", "Served", "Agents", "Spec"]

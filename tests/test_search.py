@@ -50,6 +50,7 @@ def test_a_word_in_the_title_counts_as_much_as_four_in_the_text(place, session, 
     assert session().settled().paths("lease", tokens=50_000) == [*texts[:4], "memory/lease.md", *texts[4:]]
 
 
+@pytest.mark.requirement("RANK-1")
 def test_there_is_one_search_without_a_mode_and_each_hit_says_what_found_it(place, session):
     """Of RANK-1 what words alone can show: meaning has its own tests."""
     place.write("memory/a.md", "# A walrus\n\nOn the ice.\n", at=OLD)
