@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -444,6 +444,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_cleaned_json_is_utf_8_and_otherwise_the_same(value):
     again = clean(value)
@@ -476,6 +477,7 @@ MESSAGES = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(), VALUES, MESSAGES, st.lists(MESSAGES, max_size=3)), max_size=8))
 def test_no_line_raises_and_every_answer_is_one_small_line_of_json_rpc(things):
     session = toy()
@@ -489,6 +491,7 @@ def test_no_line_raises_and_every_answer_is_one_small_line_of_json_rpc(things):
     assert answer(session, request("ping", number="good"))["result"] == {}
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40).map(lambda part: part.replace(b"x", b"\n")), max_size=20), st.integers(0, 50))
 def test_lines_are_the_same_however_the_stream_is_cut(parts, limit):
     data = b"".join(parts)

@@ -100,6 +100,37 @@ def test_a_file_copied_in_with_an_old_date_is_new(place, session):
     assert memory.paths("2019", since=yesterday) == ["memory/copied.md"]
 
 
+@pytest.mark.requirement("SINCE-2")
+def test_a_folder_moved_in_is_new_though_its_files_are_as_they_were(place, session):
+    """The move touches the folder alone: what counts is when the index first saw the files."""
+    outside = place.home / "elsewhere"
+    outside.mkdir()
+    (outside / "a.md").write_text("# A\n")
+    memory = session().settled()
+    moment = datetime.now(UTC).isoformat()
+    outside.rename(place.memory / "moved")
+    assert _states(memory.list(since=moment)) == {"memory/moved/a.md": "new"}
+
+
+@pytest.mark.requirement("SINCE-1")
+def test_a_clock_that_was_set_back_hides_no_change(place, session):
+    """The index's own clock never stands still or goes back: here the machine's was an hour ahead before."""
+    place.write("memory/a.md", "a\n")
+    session().settled().close()
+    with Folder.open(str(place.state)) as state:
+        index = Index(state)
+        index.set_fact("clock", index.fact("clock") + 3_600_000_000)
+        index.close()
+    memory = session()
+    now = memory.list()["now"]
+    assert now > time.time() + 3000
+    place.write("memory/b.md", "b\n")
+    (place.memory / "a.md").unlink()
+    answer = memory.list(since=now)
+    assert _states(answer) == {"memory/a.md": "removed", "memory/b.md": "new"}
+    assert _states(memory.list(since=answer["now"])) == {}
+
+
 @pytest.mark.requirement("SINCE-4")
 def test_what_was_there_at_the_first_start_is_not_new(place, session):
     """case time-05: 500 files, then one."""

@@ -130,7 +130,7 @@ def check(place: Place) -> dict:
         text=True,
         check=False,
     )
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1) and done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert done.returncode == bool(found["differences"])
     return found
