@@ -168,7 +168,7 @@ for _ in range(count):
 def test_a_folder_swapped_for_a_link_while_it_is_opened_is_never_followed(
     folder: Folder, root: Path, tmp_path: Path
 ) -> None:
-    """Cases sandbox-01, sandbox-03: another process swaps a middle part for a link and back, many thousand times."""
+    """Case sandbox-03: another process swaps a middle part for a link and back, many thousand times."""
     link, kept = tmp_path / "link", tmp_path / "kept"
     link.symlink_to("out")
     argv = [sys.executable, "-c", _SWAPPER, str(root / "a"), str(kept), str(link), "10000"]

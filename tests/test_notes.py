@@ -344,7 +344,7 @@ def test_notes_that_are_no_regular_file_are_refused_at_once(kind: str, place: Pl
 
 @pytest.mark.requirement("NOTES-3")
 def test_eight_programs_at_once_lose_no_note(place: Place, open_session: Open) -> None:
-    """Case notes-02: two writers of one file lost notes; here eight processes write 25 each."""
+    """Two writers of one file lost notes elsewhere; here eight processes write 25 each."""
     with ThreadPoolExecutor(8) as writers:
         argv = place.argv("--spec", '{"notes": "64 KB"}')
         sessions = list(writers.map(lambda _: open_session(argv), range(8)))

@@ -326,6 +326,19 @@ def test_no_text_makes_a_search_fail(seals, query):
         assert answer.text.startswith("The query is empty")
 
 
+@pytest.mark.requirement("RANK-10")
+def test_half_of_a_surrogate_pair_in_a_query_is_answered(seals):
+    """case unicode-01: JSON may hold it, UTF-8 and SQLite may not."""
+    for query in ("Walrus 7 HALF", "HALFWalrus 7", "HALF", "WalrusHALFice"):
+        number, line = seals._client.request("tools/call", {"name": "search", "arguments": {"query": query}})
+        seals._write(line.replace(b"HALF", rb"\ud83d"))
+        answer = seals._next()
+        assert answer["id"] == number
+        assert "isError" not in answer["result"] or answer["result"]["isError"] is False
+        if " " in query:
+            assert answer["result"]["structuredContent"]["results"][0]["path"] == "memory/7.md"
+
+
 # ---------------------------------------------------------------- filters
 
 

@@ -181,8 +181,8 @@ def test_a_cut_line_is_as_long_as_fits_and_no_longer(line, tokens):
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory):
-    """Documents of all sizes, with short and long paths, in several scripts; and a session with them."""
+def shelf_place(tmp_path_factory):
+    """Documents of all sizes, with short and long paths, in several scripts."""
     place = Place(tmp_path_factory.mktemp("shelf"))
     for number in range(48):
         folder = "/".join(["a folder", "日本", "x" * 90][: number % 4])
@@ -191,11 +191,15 @@ def shelf(tmp_path_factory):
             f"# {'A title ' * (number % 9)}{number}\n\nwalrus {number} " + f"own{number} 字 🐘 " * (number * 3),
             at=OLD + number % 7,
         )
-    with Session(place.argv()) as session:
+    return place
+
+
+@pytest.fixture(scope="module")
+def shelf(shelf_place):
+    """A session with them."""
+    with Session(shelf_place.argv()) as session:
         session.open()
-        session.settled()
-        session.place = place
-        yield session
+        yield session.settled()
 
 
 def _chain(session: Session, call: str, chance, entries: str, **arguments: object) -> list[str]:
@@ -272,7 +276,7 @@ def test_going_on_with_a_list_gives_each_entry_once(shelf, chance, since):
 @pytest.mark.requirement("SIZE-2")
 @given(st.randoms())
 @CHAIN
-def test_going_on_with_a_read_gives_the_text(shelf, chance):
+def test_going_on_with_a_read_gives_the_text(shelf_place, shelf, chance):
     path = chance.choice([entry["path"] for entry in shelf.list(tokens=50_000)["documents"]])
     text, line = "", 1
     while line:
@@ -280,7 +284,7 @@ def test_going_on_with_a_read_gives_the_text(shelf, chance):
         answer, part = _text(shelf, "read", path=path, line=line, tokens=tokens)
         assert len(answer) <= 4 * tokens
         text, line = text + part["text"] + ("…\n" if part.get("cut") else ""), part.get("next")
-    written = (shelf.place.home / path).read_text().split("\n")
+    written = (shelf_place.home / path).read_text().split("\n")
     read = text.removesuffix("…\n").split("\n")
     assert len(read) == len(written)
     assert all(line.startswith(kept.removesuffix("…")) for line, kept in zip(written, read, strict=True))

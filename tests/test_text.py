@@ -2,6 +2,7 @@
 
 import codecs
 import itertools
+import os
 import subprocess
 import sys
 
@@ -98,6 +99,26 @@ def test_what_is_no_text_is_no_document(place, session):
     assert memory.paths("zebra") == ["memory/real.md"]
     assert [entry["path"] for entry in memory.list()["documents"]] == ["memory/real.md"]
     assert "no text" in memory.refused("read", path="memory/photo.dat")
+
+
+def test_a_file_whose_name_is_not_utf_8_is_left_out_and_said(place, session):
+    """case unicode-04: under a name that can be shown; the others are as they would be without it."""
+    folder = os.fsencode(place.memory)
+    try:
+        for name in (b"caf\xe9.md", b"\xff\xfe.md"):
+            with open(folder + b"/" + name, "w") as file:
+                file.write("a walrus\n")
+    except OSError as error:
+        pytest.skip(f"this disk takes no name that is not UTF-8 ({error}): such names were not checked")
+    place.write("memory/good.md", "a walrus\n")
+    memory = session()
+    assert memory.paths("walrus") == ["memory/good.md"]
+    assert {entry["path"]: entry.get("left_out") for entry in memory.list()["documents"]} == {
+        "memory/caf\\xe9.md": "its name is not UTF-8",
+        "memory/\\xff\\xfe.md": "its name is not UTF-8",
+        "memory/good.md": None,
+    }
+    assert "its name is not UTF-8" in memory.refused("read", path="memory/caf\\xe9.md")
 
 
 def test_an_empty_file_is_found_by_its_title(place, session):

@@ -330,7 +330,7 @@ for number in range(count):
 def test_a_folder_swapped_for_a_link_between_listing_and_reading_is_not_followed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cases sandbox-01, sandbox-03: just before each file is opened, its folder becomes a link, and none after."""
+    """Case sandbox-03: just before each file is opened, its folder becomes a link, and none after."""
     outside, kept, link = (place.root / name for name in ("outside", "kept", "link"))
     outside.mkdir()
     (outside / "a.md").write_text("secret\n")
@@ -367,7 +367,7 @@ def test_a_folder_swapped_for_a_link_between_listing_and_reading_is_not_followed
 def test_a_folder_swapped_for_a_link_while_it_is_indexed_is_never_followed(
     what: str, place: Place, session: Open, open_session: Open
 ) -> None:
-    """Cases sandbox-01, sandbox-03: another process swaps it for a link and back while it is listed and read."""
+    """Case sandbox-03: another process swaps it for a link and back while it is listed and read."""
     outside = place.root / "outside"
     outside.mkdir()
     folder = place.memory if what == "root" else place.memory / "deep" / "folder"
@@ -1080,7 +1080,7 @@ def some():
 for number in range(int(sys.argv[3])):
     path, other = some(), some()
     try:
-        match chance.randrange(8):
+        match chance.randrange(9):
             case 0 | 1 | 2:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w") as file:
@@ -1096,6 +1096,8 @@ for number in range(int(sys.argv[3])):
             case 6:
                 os.rename(os.path.dirname(path), os.path.dirname(other))
             case 7:
+                os.link(path, other)
+            case 8:
                 with open(path, "a") as file:
                     file.write(f" more{number}x")
     except OSError:

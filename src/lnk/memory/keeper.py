@@ -6,6 +6,7 @@ cannot be read for the moment is never taken for an empty one.
 """
 
 import contextlib
+import errno
 import os
 import stat as stat_module
 import sys
@@ -21,7 +22,7 @@ from lnk.memory.index import Found, Index
 from lnk.memory.names import key
 from lnk.memory.parse import Parsed, digest_of, left_out, parse
 from lnk.memory.text import FILE_BYTES_MAX
-from lnk.memory.walk import IGNORE_FILE, Report, Source, stamp
+from lnk.memory.walk import IGNORE_FILE, Report, Source, lasting, stamp
 from lnk.memory.watch import Watch
 
 FIRST_WAIT_S: Final = 2.0  # how long a call waits for the first index before it says how far it is
@@ -169,7 +170,8 @@ class Keeper:
         """One look at the folder, and the index brought up to it. What keeps it from being up to date, or None."""
         try:
             index = self._current()
-            full = full or self._full  # the index may be another since the last look
+            # The index may be another since the last look, and what could not be looked at is tried again.
+            full = full or self._full or self._stale is not None
             troubles = []
             with index.alone():
                 self._load(index)
@@ -192,6 +194,8 @@ class Keeper:
             self._scan(index, part)
         elif paths or part.shared:
             self._check(index, part, paths | part.shared.keys())
+        if part.report.failed:
+            self._full = True
         return part.troubles(self._known)
 
     def _current(self) -> Index:
@@ -264,7 +268,7 @@ class Keeper:
             try:
                 file = part.look(path, found)
             except OSError as error:
-                part.report.unreadable[name] = error.strerror or "it could not be read"
+                part.report.failed[name] = error.strerror or "it could not be looked at"
                 continue
             if name in self._known:
                 gone.add(name)
@@ -322,6 +326,13 @@ class Keeper:
         if ready:
             yield ready
 
+    def _unread(self, part: "_Part", one: Found, error: OSError) -> tuple[Found, Parsed] | None:
+        """A file that cannot be read: left out for want of a right, else as it was, and tried again."""
+        if lasting(error) or error.errno in (errno.EINVAL, errno.ELOOP):
+            return one, left_out(one.path, f"it could not be read: {error.strerror}")
+        part.report.failed[one.path] = error.strerror or "it could not be read"
+        return None
+
     def _read(self, part: "_Part", one: Found) -> tuple[Found, Parsed | None] | None:
         """A file read and parsed; None for Parsed where its content is what the index has."""
         if one.left_out:
@@ -330,17 +341,15 @@ class Keeper:
         for _ in range(READ_TRIES):
             try:
                 fd, before = part.folder.open_file(path)
+                try:
+                    data = read_all(fd, FILE_BYTES_MAX)
+                    after = os.fstat(fd)
+                finally:
+                    os.close(fd)
             except FileNotFoundError:
                 return None
             except OSError as error:
-                return one, left_out(one.path, f"it could not be read: {error.strerror}")
-            try:
-                data = read_all(fd, FILE_BYTES_MAX)
-                after = os.fstat(fd)
-            except OSError as error:
-                return one, left_out(one.path, f"it could not be read: {error.strerror}")
-            finally:
-                os.close(fd)
+                return self._unread(part, one, error)
             if stamp(before) == stamp(after):
                 break
         mark = stamp(after)
@@ -481,6 +490,11 @@ class _Part:
             f"{path}/ cannot be read ({reason}). What is said of it is from before."
             for path, reason in self.report.unreadable.items()
             if path == self.source.root or any(each.startswith(path + "/") and each != path + "/" for each in known)
+        ]
+        held += [
+            f"{path} could not be looked at ({reason}); what is said of it is from before, ask again."
+            for path, reason in self.report.failed.items()
+            if path not in self.report.unreadable
         ]
         return held[:_TROUBLES_MAX]
 

@@ -56,8 +56,20 @@ class Report:
     def __init__(self) -> None:
         self.left_out: Counter[str] = Counter()
         self.unreadable: dict[str, str] = {}
+        self.failed: dict[str, str] = {}  # what could not be looked at just now: the next look tries again
         self.shared: dict[str, bytes] = {}  # files with other names too, which may change from there
         self.same: set[str] = set()  # files that are as they are known, of which the walk says no more
+
+    def cannot_read(self, path: str, error: OSError) -> None:
+        """A folder that cannot be read: for want of a right, until that changes; else just now."""
+        self.unreadable[path] = error.strerror or "it could not be read"
+        if not lasting(error):
+            self.failed[path] = self.unreadable[path]
+
+
+def lasting(error: OSError) -> bool:
+    """Whether a file or folder cannot be read until somebody changes its mode or owner, which the kernel tells."""
+    return error.errno in (errno.EACCES, errno.EPERM)
 
 
 class Source:
@@ -163,7 +175,7 @@ class Source:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EXDEV):
                 return None  # gone or swapped for a link since it was listed
-            report.unreadable[(self.prefix + path).rstrip("/")] = error.strerror or "it could not be opened"
+            report.cannot_read((self.prefix + path).rstrip("/"), error)
             return None
 
     def _list(
@@ -179,7 +191,7 @@ class Source:
         try:
             entries = list(os.scandir(handle))
         except OSError as error:
-            report.unreadable[(self.prefix + prefix).rstrip("/")] = error.strerror or "it could not be listed"
+            report.cannot_read((self.prefix + prefix).rstrip("/"), error)
             return
         for entry in entries:
             if reason := unwanted(entry.name):
@@ -197,7 +209,7 @@ class Source:
             except FileNotFoundError:
                 continue
             except OSError as error:  # the folder may be listed but not entered
-                report.unreadable[(self.prefix + prefix).rstrip("/")] = error.strerror or "it could not be entered"
+                report.cannot_read((self.prefix + prefix).rstrip("/"), error)
                 return
             if found is not None:
                 yield found
@@ -250,7 +262,7 @@ class Source:
         try:
             names = [at.split("/")[0]] if at else [entry.name for entry in os.scandir(folder.fd)]
         except OSError as error:
-            report.unreadable[self.root] = error.strerror or "it could not be listed"
+            report.cannot_read(self.root, error)
             return
         for name in names:
             if reason := unwanted(name):
@@ -260,7 +272,7 @@ class Source:
                 handle = os.open(name, FOLDER, dir_fd=folder.fd)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
-                    report.unreadable[self.prefix + name] = error.strerror or "it could not be opened"
+                    report.cannot_read(self.prefix + name, error)
                 continue
             try:
                 entered(handle, name + "/")
@@ -268,7 +280,7 @@ class Source:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                report.unreadable[self.prefix + name] = error.strerror or "it could not be entered"
+                report.cannot_read(self.prefix + name, error)
                 continue
             finally:
                 os.close(handle)
