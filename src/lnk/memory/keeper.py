@@ -328,7 +328,9 @@ class Keeper:
 
     def _unread(self, part: "_Part", one: Found, error: OSError) -> tuple[Found, Parsed] | None:
         """A file that cannot be read: left out for want of a right, else as it was, and tried again."""
-        if lasting(error) or error.errno in (errno.EINVAL, errno.ELOOP):
+        path = one.path[len(part.source.prefix) :]
+        refused = lasting(error) and not os.access(path, os.R_OK, dir_fd=part.folder.fd)
+        if refused or error.errno in (errno.EINVAL, errno.ELOOP):
             return one, left_out(one.path, f"it could not be read: {error.strerror}")
         part.report.failed[one.path] = error.strerror or "it could not be read"
         return None

@@ -192,10 +192,8 @@ def prompt_text(notes: str, most: int) -> str:
     A single line that is longer is cut at a character.
     """
     data = notes.encode("utf-8", "replace")
-    if len(data) <= most:
+    if len(data.removesuffix(b"\n")) <= most:
         return notes
-    if len(data.rstrip(b"\n")) < most:
-        return data.rstrip(b"\n").decode("utf-8", "replace") + "\n"
     kept = data[: data.rfind(b"\n", 0, most + 1) + 1] or data[:most]
     text = kept.decode("utf-8", "ignore").rstrip("\n")
     return (
