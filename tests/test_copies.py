@@ -132,6 +132,18 @@ def test_copies_in_scripts_without_spaces_are_copies_too(place, session):
     assert sorted(_groups(session(), "今天我们")) == [["memory/a.txt", "memory/bb.txt"], ["memory/c.txt"]]
 
 
+@pytest.mark.requirement("RANK-7")
+def test_many_copies_of_one_text_hide_nothing_else(place, session):
+    """The best fifty may all be copies of one text: what else matches is found behind them."""
+    for number in range(120):
+        place.write(f"memory/copies/{number:03}.md", "walrus walrus on the ice\n", at=OLD)
+    for number in range(5):
+        place.write(f"memory/other{number}.md", f"a walrus {' '.join(f'own{number}x{n}' for n in range(30))}\n", at=OLD)
+    found = session().settled().search("walrus", tokens=50_000)["results"]
+    assert len(found[0]["copies"]) > 10
+    assert sorted(hit["path"] for hit in found[1:]) == [f"memory/other{number}.md" for number in range(5)]
+
+
 # ---------------------------------------------------------------- the rule itself
 
 WORDS = st.lists(st.sampled_from([f"w{number}".encode() for number in range(40)]), min_size=1, max_size=60)

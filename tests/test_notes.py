@@ -758,7 +758,7 @@ def test_a_prompt_never_holds_more_of_the_notes_than_it_may_and_no_half_line(not
     text = prompt_text(notes, most)
     assert len(text.partition("(cut")[0].encode()) <= most + 1  # and a line end
     if "(cut" not in text:
-        assert text == notes
+        assert text.rstrip("\n") == notes.rstrip("\n")  # blank lines at the end are no note
         return
     kept = text.rstrip("\n").rpartition("\n")[0]
     assert len(kept.encode()) <= most

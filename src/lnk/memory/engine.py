@@ -333,12 +333,16 @@ class Engine:
         if not total:
             return "There are no documents in memory yet."
         if not query:
-            return f"None of the {total:,} documents fits the filter."
+            return f"None of the {_counted(total)} fits the filter."
         if not search.terms(query):
             return "The query holds no word to look for."
         if where and (without := self._words.matching(query)):
-            return f"The filter (path, kind, since) left out {without:,} documents that match; nothing else does."
-        return f"None of the {total:,} documents holds any of these words; try others, or fewer."
+            return f"The filter (path, kind, since) left out {_counted(without)} that match; nothing else does."
+        return f"None of the {_counted(total)} holds any of these words; try others, or fewer."
+
+
+def _counted(documents: int) -> str:
+    return "1 document" if documents == 1 else f"{documents:,} documents"
 
 
 def _folder_path(path: str | None) -> str | None:

@@ -35,8 +35,8 @@ class Words:
         self._counts: dict[str, int] = {}
         index.db.register_fts5_function("small_bm25", _small_bm25)
 
-    def rank(self, query: str, where: Filter) -> list[Hit]:
-        """The best BEST documents for `query`, best first. Empty where nothing matches or it holds no word."""
+    def rank(self, query: str, where: Filter, best: int = BEST) -> list[Hit]:
+        """The `best` documents for `query`, best first. Empty where nothing matches or it holds no word."""
         asked = self._rare(terms(query))
         if not asked:
             return []
@@ -50,8 +50,8 @@ class Words:
         limit = ROWS
         while True:
             rows = self._index.rows(sql, " OR ".join(asked), *values, limit)
-            hits = by_document(rows, CHUNK_BITS)
-            if len(hits) >= BEST or len(rows) < limit or limit >= ROWS_MAX:
+            hits = by_document(rows, CHUNK_BITS, best)
+            if len(hits) >= best or len(rows) < limit or limit >= ROWS_MAX:
                 return hits
             limit *= 8
 

@@ -16,6 +16,7 @@ BEST: Final = 50  # each list ranks its best so many documents
 # A document is its best chunk and a little of the next two: LoCoMo hit@1 0.636 -> 0.667, vault 0.377 -> 0.474.
 CHUNK_SHARES: Final = (1.0, 0.3, 0.1)
 NEAR_TIE: Final = 0.1  # documents within a tenth of the best score around them match about as well
+BEST_WITH_COPIES: Final = 3200  # so far is looked where copies of one text take the places of the best
 COPY_SHARE: Final = 0.9
 COPY_ESTIMATE: Final = 0.55  # of the shares of two sketches; 0.9 of the words is 0.82 there, four errors above this
 FUSION_RANK: Final = 60
@@ -48,8 +49,8 @@ class Group(NamedTuple):
     documents: tuple[Document, ...]
 
 
-def by_document(rows: Sequence[tuple[int, float]], bits: int) -> list[Hit]:
-    """Chunks (id, score), best first, as the BEST documents, best first."""
+def by_document(rows: Sequence[tuple[int, float]], bits: int, most: int = BEST) -> list[Hit]:
+    """Chunks (id, score), best first, as the best `most` documents, best first."""
     scores: dict[int, float] = {}
     chunks: dict[int, list[int]] = {}
     for chunk, score in rows:
@@ -58,7 +59,7 @@ def by_document(rows: Sequence[tuple[int, float]], bits: int) -> list[Hit]:
         if len(mine) < len(CHUNK_SHARES):
             scores[document] = scores.get(document, 0.0) + CHUNK_SHARES[len(mine)] * score
             mine.append(chunk)
-    best = sorted(scores, key=lambda document: (-scores[document], document))[:BEST]
+    best = sorted(scores, key=lambda document: (-scores[document], document))[:most]
     return [Hit(document, scores[document], tuple(chunks[document])) for document in best]
 
 

@@ -14,7 +14,7 @@ from lnk.memory.budget import NEXT_AROUND, Budget, next_chars
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.lexical import Words
-from lnk.memory.ranking import Document, Group, newest_first, without_copies
+from lnk.memory.ranking import BEST, BEST_WITH_COPIES, Document, Group, newest_first, without_copies
 from lnk.memory.times import format_time
 from lnk.memory.values import Result
 
@@ -55,9 +55,14 @@ class Cursor:
 
 def ranked(index: Index, words: Words, query: str, where: Filter) -> list[Group]:
     """The documents for `query`: ranked, near ties newest first, copies together."""
-    hits = words.rank(query, where)
-    documents = _documents(index, [hit.document for hit in hits])
-    return without_copies(newest_first(hits, documents), documents, lambda each: _words_of(index, each))
+    best = BEST
+    while True:
+        hits = words.rank(query, where, best)
+        documents = _documents(index, [hit.document for hit in hits])
+        groups = without_copies(newest_first(hits, documents), documents, lambda each: _words_of(index, each))
+        if len(groups) >= BEST // 2 or len(hits) < best or best >= BEST_WITH_COPIES:
+            return groups
+        best *= 4  # copies took most places: what else there is must not be hidden by them
 
 
 def page(index: Index, groups: list[Group], given: list[int], budget: Budget) -> tuple[list[Result], list[int] | None]:
