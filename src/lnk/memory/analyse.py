@@ -84,6 +84,7 @@ _JOINED = re.compile(r"\w+(?:['-]\w+)*")
 _BETWEEN = "".join(chr(number) for number in range(128) if not (chr(number).isalnum() or chr(number) == "_"))
 _SPACED = bytes.maketrans(_BETWEEN.encode(), b" " * len(_BETWEEN))
 _SPACED_BUT_JOINED = {ord(char): " " for char in _BETWEEN if char not in "-'"}
+_MAYBE_UNIT = re.compile(r"\d[\d.,]? [A-Za-z%]")
 _SPACED_UNIT = re.compile(r"(?<![\d.,])\d[\d.,]* [A-Za-z%]{1,3}\b")  # each run of digits is tried once
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z][a-z]*")
 _MIXED = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
@@ -129,7 +130,7 @@ def analyse(text: str) -> Analysed:
         for piece in set(body.translate(_SPACED_BUT_JOINED).split())
         if not (piece.isalpha() and (piece.islower() or piece[1:].islower())) and (held := _holds[piece])
     ]
-    if _SPACED_UNIT.search(folded):
+    if _MAYBE_UNIT.search(folded):
         extra.extend(found.replace(" ", "") for found in _SPACED_UNIT.findall(folded))
     if _V_DIGIT.search(folded):
         extra.extend(_VERSION.findall(folded))
