@@ -16,6 +16,7 @@ from lnk.contract.spec import Spec
 from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
 from lnk.memory import linking, listing, reading, search
+from lnk.memory.analyse import terms
 from lnk.memory.budget import Budget
 from lnk.memory.filters import Filter
 from lnk.memory.index import Index
@@ -334,7 +335,7 @@ class Engine:
             return "There are no documents in memory yet."
         if not query:
             return f"None of the {_counted(total)} fits the filter."
-        if not search.terms(query):
+        if not terms(query):
             return "The query holds no word to look for."
         if where and (without := self._words.matching(query)):
             return f"The filter (path, kind, since) left out {_counted(without)} that match; nothing else does."

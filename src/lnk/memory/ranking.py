@@ -19,7 +19,6 @@ NEAR_TIE: Final = 0.1  # documents within a tenth of the best score around them 
 BEST_WITH_COPIES: Final = 3200  # so far is looked where copies of one text take the places of the best
 COPY_SHARE: Final = 0.9
 COPY_ESTIMATE: Final = 0.55  # of the shares of two sketches; 0.9 of the words is 0.82 there, four errors above this
-FUSION_RANK: Final = 60
 
 
 class Hit(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from lnk.errors import Invalid
-from lnk.memory.analyse import analyse, terms
+from lnk.memory.analyse import analyse
 from lnk.memory.budget import NEXT_AROUND, Budget, next_chars
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
@@ -17,8 +17,6 @@ from lnk.memory.lexical import Words
 from lnk.memory.ranking import BEST, BEST_WITH_COPIES, Document, Group, newest_first, without_copies
 from lnk.memory.times import format_time
 from lnk.memory.values import Result
-
-__all__ = ["Cursor", "newest", "page", "ranked", "terms"]
 
 PASSAGE_CHUNKS: Final = 3  # a passage is the best chunk, and the next best where they touch
 COPIES_SHOWN: Final = 20
