@@ -14,7 +14,6 @@ from zlib import crc32
 
 # Raised with any change of what comes out here: an index made by another analysis is analysed again.
 ANALYSIS: Final = f"1 unicode {unicodedata.unidata_version}"
-TOKENIZER: Final = "unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
 
 TERMS_MAX: Final = 64  # 64 terms cost 2 ms, 20,000 cost 71: nobody types more
 PARTS_MAX: Final = 16  # parts of one word that are looked up next to each other: each costs what a term costs
