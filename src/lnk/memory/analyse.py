@@ -8,7 +8,9 @@ word holds besides itself (`foo_bar`'s parts need nothing; `getUserName` does) g
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from itertools import pairwise
+from struct import pack
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -29,62 +31,66 @@ _UNSPACED = (
 _RUN = re.compile(f"[{_UNSPACED}]+")
 _EMOJI = re.compile("[\u2190-\u2bff\U0001f000-\U0001faff]")
 _GREEK = "".join(map(chr, (*range(0x386, 0x3CF), *range(0x1F00, 0x1FFD))))
-_FOLD = str.maketrans(
-    {
-        "ё": "е",
-        "Ё": "Е",
-        **{char: base for char in _GREEK if (base := unicodedata.normalize("NFD", char)[0]) != char},
-        "ß": "ss",
-        "ẞ": "SS",
-        "œ": "oe",
-        "Œ": "OE",
-        "æ": "ae",
-        "Æ": "AE",
-        "ø": "o",
-        "Ø": "O",
-        "ł": "l",
-        "Ł": "L",
-        "đ": "d",
-        "Đ": "D",
-        "ð": "d",
-        "Ð": "D",
-        "þ": "th",
-        "Þ": "TH",
-        "ħ": "h",
-        "Ħ": "H",
-        "ı": "i",
-        "İ": "I",
-        "’": "'",
-        "‘": "'",
-        "ʼ": "'",
-        "＇": "'",
-        "‐": "-",
-        "‑": "-",
-        "ς": "σ",
-        "أ": "ا",
-        "إ": "ا",
-        "آ": "ا",
-        "ٱ": "ا",
-        "ى": "ي",
-        "ؤ": "و",
-        "ئ": "ي",
-        "ـ": None,
-    }
-)
+_FOLD: Final = {
+    "ё": "е",
+    "Ё": "Е",
+    **{char: base for char in _GREEK if (base := unicodedata.normalize("NFD", char)[0]) != char},
+    "ß": "ss",
+    "ẞ": "SS",
+    "œ": "oe",
+    "Œ": "OE",
+    "æ": "ae",
+    "Æ": "AE",
+    "ø": "o",
+    "Ø": "O",
+    "ł": "l",
+    "Ł": "L",
+    "đ": "d",
+    "Đ": "D",
+    "ð": "d",
+    "Ð": "D",
+    "þ": "th",
+    "Þ": "TH",
+    "ħ": "h",
+    "Ħ": "H",
+    "ı": "i",
+    "İ": "I",
+    "’": "'",
+    "‘": "'",
+    "ʼ": "'",
+    "＇": "'",
+    "‐": "-",
+    "‑": "-",
+    "ς": "σ",
+    "أ": "ا",
+    "إ": "ا",
+    "آ": "ا",
+    "ٱ": "ا",
+    "ى": "ي",
+    "ؤ": "و",
+    "ئ": "ي",
+    "ـ": "",
+}
+_FOLDED = re.compile("[" + "".join(_FOLD) + "]")
 # Hebrew points, Arabic vowels, and what is there but not seen: zero width, soft hyphen, variation selectors.
 _UNSEEN = re.compile(
     "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8"
     "\u00ad\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff]"
 )
 _SPECIAL = re.compile(r"(?<!\w)(?:([cfj])#(?!\w)|(c)\+\+(?!\w)|\.(net)\b)", re.IGNORECASE)
-_MAYBE_SPECIAL = re.compile(r"[cfjCFJ]#|\+\+|\.[nN]")
-_V_DIGIT = re.compile(r"[vV]\d")
+_MAYBE_SHARP = re.compile(r"#(?<=[cfjCFJ]#)")  # headings hold so many others
 _JOINED = re.compile(r"\w+(?:['-]\w+)*")
-_BETWEEN = "".join(chr(number) for number in range(128) if not (chr(number).isalnum() or chr(number) == "_"))
-_SPACED = bytes.maketrans(_BETWEEN.encode(), b" " * len(_BETWEEN))
-_SPACED_BUT_JOINED = {ord(char): " " for char in _BETWEEN if char not in "-'"}
-_MAYBE_UNIT = re.compile(r"\d[\d.,]? [A-Za-z%]")
-_SPACED_UNIT = re.compile(r"(?<![\d.,])\d[\d.,]* [A-Za-z%]{1,3}\b")  # each run of digits is tried once
+
+
+def _spaced(joining: str) -> bytes:
+    """The table of `bytes.translate` that makes each ASCII character a space that is in no word, nor `joining` two."""
+    between = bytes(number for number in range(128) if not chr(number).isalnum() and chr(number) not in joining)
+    return bytes.maketrans(between, b" " * len(between))
+
+
+_SPACED = _spaced("_")
+_SPACED_BUT_JOINED = _spaced("_-'")
+_SPACED_UNIT = re.compile(r"\d(?<![\d.,]\d)[\d.,]*+ [A-Za-z%]{1,3}\b")  # each run of digits is tried once
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z][a-z]*")
 _MIXED = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _VERSION = re.compile(r"\b[vV](\d+(?:\.\d+)+)")
@@ -94,20 +100,19 @@ _PART = re.compile(r"[^\W_]+")
 
 
 class Analysed(NamedTuple):
-    """A text's columns for FTS5, and its words in small letters, for `sketch`."""
+    """A text's columns for FTS5."""
 
     body: str
     extra: str
-    words: list[bytes]
 
 
-class _Held(dict[str, str]):
+class _Held(dict[bytes, str]):
     """What stands between spaces -> what its words hold besides themselves, worked out once: words repeat."""
 
-    def __missing__(self, piece: str) -> str:
+    def __missing__(self, piece: bytes) -> str:
         if len(self) >= _MEMO_MAX:
             self.clear()
-        found = self[piece] = " ".join(filter(None, map(_held, _JOINED.findall(piece))))
+        found = self[piece] = " ".join(filter(None, map(_held, _JOINED.findall(piece.decode()))))
         return found
 
 
@@ -123,25 +128,34 @@ def analyse(text: str) -> Analysed:
     """The columns of `text`."""
     folded = fold(text)
     body = folded if folded.isascii() else _RUN.sub(_pairs, folded)
-    words = body.lower().encode("utf-8", "replace").translate(_SPACED).split()
-    extra = [
-        held
-        for piece in set(body.translate(_SPACED_BUT_JOINED).split())
-        if not (piece.isalpha() and (piece.islower() or piece[1:].islower())) and (held := _holds[piece])
-    ]
-    if _MAYBE_UNIT.search(folded):
+    extra: list[str] = []
+    numbers = versions = False
+    # As bytes: a translation of those is a table, of text a lookup a character.
+    for piece in set(body.encode("utf-8", "replace").translate(_SPACED_BUT_JOINED).split()):
+        if piece.isalpha() and (piece.islower() or piece[1:].islower()):
+            continue  # nearly all: it holds itself alone
+        numbers = numbers or not piece.isalpha()
+        versions = versions or b"v" in piece or b"V" in piece
+        if held := _holds[piece]:
+            extra.append(held)
+    if numbers:
         extra.extend(found.replace(" ", "") for found in _SPACED_UNIT.findall(folded))
-    if _V_DIGIT.search(folded):
+    if versions:
         extra.extend(_VERSION.findall(folded))
-    return Analysed(body, " ".join(sorted(extra)), words)
+    return Analysed(body, " ".join(sorted(extra)))
+
+
+def words_of(bodies: Iterable[str]) -> list[bytes]:
+    """The words of analysed bodies in small letters, for `sketch` and for counting."""
+    return "\n".join(bodies).lower().encode("utf-8", "replace").translate(_SPACED).split()
 
 
 def fold(text: str) -> str:
     """`text` in the form in which its words are compared, but for case and accents, which FTS5 takes off."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text).translate(_FOLD)
+        text = _FOLDED.sub(lambda found: _FOLD[found[0]], unicodedata.normalize("NFKC", text))
         text = _EMOJI.sub(_emoji, _UNSEEN.sub("", text))
-    if _MAYBE_SPECIAL.search(text):
+    if ("#" in text and _MAYBE_SHARP.search(text)) or "++" in text or ".n" in text or ".N" in text:
         text = _SPECIAL.sub(_named, text)
     return text.replace("\0", " ")
 
@@ -208,8 +222,8 @@ def _named(found: re.Match[str]) -> str:
 
 def _held(word: str) -> str:
     if "-" in word or "'" in word:
-        joined = re.sub("'s$", "", word).replace("-", "").replace("'", "")
-        inner = [held for part in re.split("['-]", word) if (held := _held(part))]
+        joined = word.removesuffix("'s").replace("-", "").replace("'", "")
+        inner = [held for part in word.replace("'", "-").split("-") if (held := _held(part))]
         return " ".join([joined, *inner])
     if word[0].isdigit():
         found = _LEADING.match(word)
@@ -236,4 +250,4 @@ def sketch(words: list[bytes]) -> bytes:
     if len(words) < SHORT_WORDS:
         return b" ".join(sorted(words))
     lowest = sorted(set(map(crc32, set(words))))[:SKETCH_MARKS]
-    return b"".join(mark.to_bytes(4, "big") for mark in lowest)
+    return pack(f">{len(lowest)}I", *lowest)

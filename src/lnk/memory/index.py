@@ -228,7 +228,9 @@ class Index:
                 self._same(found)
             else:
                 words += self._put(found, parsed, at)
-        # Last and together: FTS5 writes out what it gathers whenever a statement with a trigger begins.
+        # Last and together: FTS5 writes out what it gathers whenever a statement with a trigger begins. And in order:
+        # it does the same before each row whose number is lower than the last one's.
+        words.sort()
         self.db.executemany("INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)", words)
 
     def _put(self, found: Found, parsed: Parsed, at: int) -> Iterator[tuple[int, str, str, str]]:

@@ -304,8 +304,8 @@ def _outside(target: str) -> bool:
 
 def _without_code(text: str) -> str:
     """`text` with its code blanked out, each character in its place."""
-    if "`" not in text and "~~~" not in text and "    " not in text and "\t" not in text:
-        return text
+    if not ("```" in text or "~~~" in text or "\t" in text or "\n    " in text or text.startswith("    ")):
+        return _without_spans(text) if "`" in text else text
     lines = text.split("\n")
     fence = ""
     before_blank, in_list, in_code = True, False, False

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from lnk.memory.analyse import Analysed, analyse, sketch
+from lnk.memory.analyse import Analysed, analyse, sketch, words_of
 from lnk.memory.markdown import Chunk, Link, chunks, clean_title, first_heading, links, title_of
 from lnk.memory.names import resolve, stem
 from lnk.memory.text import HTML_ENDINGS, TEXT_BYTES_MAX, decode, html_text
@@ -56,7 +56,8 @@ def parse(path: str, kind: str, data: bytes) -> Parsed:
         return left_out(path, TEXT_TOO_LARGE, digest_of(data))
     title = title or title_of(text) or (first_heading(text) if kind == "conversation" else None) or named(path, kind)
     parts = chunks(text) or [Chunk(1, "")]
-    rows, words = _rows(title, path, parts)
+    rows = _rows(title, path, parts)
+    words = words_of(body for _, body, _ in rows)
     return Parsed(
         digest=digest_of(data),
         title=title,
@@ -94,14 +95,9 @@ def _columns(title: Analysed, path: str, number: int, found: Analysed) -> tuple[
     return title.body, found.body, " ".join(extra)
 
 
-def _rows(title: str, path: str, parts: list[Chunk]) -> tuple[list[tuple[str, str, str]], list[bytes]]:
+def _rows(title: str, path: str, parts: list[Chunk]) -> list[tuple[str, str, str]]:
     named = analyse(title)
-    rows, words = [], list[bytes]()
-    for number, chunk in enumerate(parts):
-        found = analyse(chunk.text)
-        rows.append(_columns(named, path, number, found))
-        words += found.words
-    return rows, words
+    return [_columns(named, path, number, analyse(chunk.text)) for number, chunk in enumerate(parts)]
 
 
 def _link(path: str, link: Link) -> LinkRow | None:

@@ -39,6 +39,8 @@ CREATE VIRTUAL TABLE words USING fts5 (
   title, body, extra, content='', tokenize="unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
 );
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
+INSERT INTO words (words, rank) VALUES ('hashsize', 4194304);  -- bytes gathered before they are written: a batch's
+INSERT INTO words (words, rank) VALUES ('automerge', 8);       -- parts before they are put together
 CREATE VIRTUAL TABLE word_counts USING fts5vocab (words, row);
 
 -- Links as written, and all that each may mean, best first: a name with # is tried whole, then without #heading.

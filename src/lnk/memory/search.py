@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from lnk.errors import Invalid
-from lnk.memory.analyse import analyse
+from lnk.memory.analyse import analyse, words_of
 from lnk.memory.budget import NEXT_AROUND, Budget, next_chars
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
@@ -102,12 +102,10 @@ def _documents(index: Index, ids: list[int]) -> dict[int, Document]:
 
 
 def _words_of(index: Index, document: int) -> dict[bytes, int]:
-    counts: Counter[bytes] = Counter()
-    for (text,) in index.rows(
+    texts = index.rows(
         "SELECT text FROM chunks WHERE id BETWEEN ? AND ?", document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
-    ):
-        counts.update(analyse(text).words)
-    return counts
+    )
+    return Counter(words_of(analyse(text).body for (text,) in texts))
 
 
 def _result(index: Index, group: Group) -> Result:

@@ -1,6 +1,7 @@
 """`lnk-link-memory`: the memory engine's program. Only here are its arguments and environment read."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -177,6 +178,9 @@ def _serve(asked: argparse.Namespace) -> int:
             threads=parse_threads(asked.threads),
         )
     )
+    # What is loaded by now stays; and hardly anything made later holds itself, so the collector need look seldom.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     engine.start()
     # Nothing but MCP goes to standard output: what anything else prints there goes to standard error.
     sink = os.dup(1)
