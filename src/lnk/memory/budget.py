@@ -28,10 +28,6 @@ class Budget:
         self.chars = CHARS_PER_TOKEN * min(max(asked or TOKENS, TOKENS_MIN), TOKENS_MAX) - AROUND
         self.bytes = self.chars * 4 if asked else BYTES - AROUND
 
-    def _has(self, more: int, value: Any) -> bool:
-        chars, size = measure(value)
-        return chars + more < self.chars and size + more < self.bytes
-
     def spend(self, value: Any) -> None:
         """Count `value` whether it fits or not."""
         chars, size = measure(value)
@@ -45,11 +41,13 @@ class Budget:
         """
         taken: list[T] = []
         for value in values:
-            if self._has(after(value) if after else 0, value) or len(taken) < at_least:
-                self.spend(value)
-                taken.append(value)
-            else:
+            chars, size = measure(value)
+            more = after(value) if after else 0
+            if len(taken) >= at_least and (chars + more >= self.chars or size + more >= self.bytes):
                 break
+            self.chars -= chars + 1
+            self.bytes -= size + 1
+            taken.append(value)
         return taken
 
 

@@ -29,7 +29,7 @@ REMOVED_MAX: Final = 10_000
 
 _BUSY_MS: Final = 10_000  # another process's transaction is over long before
 _ROOM_BYTES: Final = 256 * 1024  # what an index and the files beside it need at the least
-_CACHE_KIB: Final = 4096
+_CACHE_KIB: Final = 8192
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 _BROKEN = (apsw.CorruptError, apsw.NotADBError)
 

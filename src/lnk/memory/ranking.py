@@ -5,6 +5,7 @@ Scores are positive here, more is better; SQLite's bm25 is negative.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from struct import unpack
 from typing import Final, NamedTuple
 
 from lnk.memory.analyse import SHORT_WORDS, SKETCH_MARKS
@@ -54,11 +55,14 @@ def by_document(rows: Sequence[tuple[int, float]], bits: int, most: int = BEST) 
     chunks: dict[int, list[int]] = {}
     for chunk, score in rows:
         document = chunk >> bits
-        mine = chunks.setdefault(document, [])
-        if len(mine) < len(CHUNK_SHARES):
-            scores[document] = scores.get(document, 0.0) + CHUNK_SHARES[len(mine)] * score
+        mine = chunks.get(document)
+        if mine is None:
+            chunks[document] = [chunk]
+            scores[document] = CHUNK_SHARES[0] * score
+        elif len(mine) < len(CHUNK_SHARES):
+            scores[document] += CHUNK_SHARES[len(mine)] * score
             mine.append(chunk)
-    best = sorted(scores, key=lambda document: (-scores[document], document))[:most]
+    best = sorted(sorted(scores), key=scores.__getitem__, reverse=True)[:most]
     return [Hit(document, scores[document], tuple(chunks[document])) for document in best]
 
 
@@ -105,7 +109,7 @@ def without_copies(
     return [Group(hit, tuple(sorted(members, key=lambda each: (len(each.path), each.path)))) for hit, members in groups]
 
 
-def maybe_copy(one: frozenset[bytes], other: frozenset[bytes]) -> bool:
+def maybe_copy(one: frozenset[int], other: frozenset[int]) -> bool:
     """Whether two documents may be copies, by their lowest marks: an estimate of the share of words in common."""
     if len(one & other) < COPY_ESTIMATE * min(len(one), len(other)):
         return False  # no estimate can be higher: the quick answer, which nearly all get
@@ -119,5 +123,5 @@ def is_copy(one: dict[bytes, int], other: dict[bytes, int]) -> bool:
     return shared >= COPY_SHARE * max(sum(one.values()), sum(other.values()))
 
 
-def _marks(sketch: bytes) -> frozenset[bytes]:
-    return frozenset(sketch[at : at + 4] for at in range(0, len(sketch), 4))
+def _marks(sketch: bytes) -> frozenset[int]:
+    return frozenset(unpack(f">{len(sketch) // 4}I", sketch))

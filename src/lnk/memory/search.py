@@ -4,6 +4,8 @@ import base64
 import binascii
 import hashlib
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +22,7 @@ from lnk.memory.values import Result
 
 PASSAGE_CHUNKS: Final = 3  # a passage is the best chunk, and the next best where they touch
 COPIES_SHOWN: Final = 20
+RESULTS_AT_ONCE: Final = 32  # whose texts are asked for together: about what an answer holds
 ID_CHARS: Final = 7  # of one document's id in a `next`
 _START_AGAIN: Final = "Leave `next` out to start again: it is not one that was given for this question and this index."
 _COLUMNS: Final = "id, path, title, kind, changed, words, sketch"
@@ -72,7 +75,7 @@ def page(index: Index, groups: list[Group], given: list[int], budget: Budget) ->
     had = set(given)
     left = [group for group in groups if not had.intersection(each.id for each in group.documents)]
     most = NEXT_AROUND + ID_CHARS * (len(given) + sum(len(group.documents) for group in left))
-    results = budget.fill((_result(index, group) for group in left), at_least=1, after=lambda _: most)
+    results = budget.fill(_results(index, left), at_least=1, after=lambda _: most)
     now = [*given, *(each.id for group in left[: len(results)] for each in group.documents)]
     return results, now if len(results) < len(left) else None
 
@@ -108,26 +111,35 @@ def _words_of(index: Index, document: int) -> dict[bytes, int]:
     return Counter(words_of(analyse(text).body for (text,) in texts))
 
 
-def _result(index: Index, group: Group) -> Result:
+def _results(index: Index, groups: list[Group]) -> Iterator[Result]:
     """The passage is the document's that was found; what is shown of a group is the one with the shortest path."""
-    shown = group.documents[0]
-    chunks = group.hit.chunks
-    if shown.id != group.hit.document:
-        chunks = tuple(chunk - (group.hit.document - shown.id << CHUNK_BITS) for chunk in chunks)
-    found = _passage(index, chunks) or _passage(index, (shown.id << CHUNK_BITS,))
-    assert found
-    copies = [each.path for each in group.documents[1:]][:COPIES_SHOWN]
-    return _as_result(shown, found, ["words"], copies)
+    for start in range(0, len(groups), RESULTS_AT_ONCE):
+        some = groups[start : start + RESULTS_AT_ONCE]
+        wanted = [_passage(group) for group in some]
+        texts = _texts(index, chain(*wanted))
+        for group, chunks in zip(some, wanted, strict=True):
+            found = [texts[chunk] for chunk in chunks if chunk in texts]
+            shown = group.documents[0]
+            if not found:  # a copy that is cut into other chunks
+                found = list(_texts(index, [shown.id << CHUNK_BITS]).values())
+            copies = [each.path for each in group.documents[1:]][:COPIES_SHOWN]
+            yield _as_result(shown, found, ["words"], copies)
 
 
 def _first_part(index: Index, document: Document) -> Result:
-    found = _passage(index, (document.id << CHUNK_BITS,))
-    assert found
-    return _as_result(document, found, [], [])
+    return _as_result(document, list(_texts(index, [document.id << CHUNK_BITS]).values()), [], [])
 
 
-def _as_result(document: Document, found: tuple[int, str], matched: list[str], copies: list[str]) -> Result:
-    line, text = found
+def _texts(index: Index, chunks: Iterable[int]) -> dict[int, tuple[int, str]]:
+    """The first line and the text of each of these chunks that there is."""
+    asked = list(chunks)
+    marks = ",".join("?" * len(asked))
+    rows = index.rows(f"SELECT id, first_line, text FROM chunks WHERE id IN ({marks})", *asked)
+    return {chunk: (line, text) for chunk, line, text in rows}
+
+
+def _as_result(document: Document, found: list[tuple[int, str]], matched: list[str], copies: list[str]) -> Result:
+    line, text = found[0][0], "".join(text for _, text in found)
     body = text.strip("\r\n")
     first = line + text[: len(text) - len(text.lstrip("\r\n"))].count("\n")
     return Result(
@@ -142,13 +154,14 @@ def _as_result(document: Document, found: tuple[int, str], matched: list[str], c
     )
 
 
-def _passage(index: Index, chunks: tuple[int, ...]) -> tuple[int, str] | None:
-    """The best chunk with those of the next best that touch it: its first line and its text."""
-    best = first = last = chunks[0]
-    for chunk in sorted(chunks[1:PASSAGE_CHUNKS], key=lambda each: abs(each - best)):
+def _passage(group: Group) -> range:
+    """The best chunk with those of the next best that touch it, in the document that is shown."""
+    hit = group.hit
+    best = first = last = hit.chunks[0]
+    for chunk in sorted(hit.chunks[1:PASSAGE_CHUNKS], key=lambda each: abs(each - best)):
         if chunk == first - 1:
             first = chunk
         elif chunk == last + 1:
             last = chunk
-    rows = index.rows("SELECT first_line, text FROM chunks WHERE id BETWEEN ? AND ? ORDER BY id", first, last)
-    return (rows[0][0], "".join(text for _, text in rows)) if rows else None
+    moved = group.documents[0].id - hit.document << CHUNK_BITS
+    return range(first + moved, last + moved + 1)

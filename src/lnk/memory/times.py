@@ -1,12 +1,14 @@
 """Times as they come in and go out: `since`, and RFC 3339."""
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from lnk.errors import Invalid
 
 _YEAR_3000: Final = 32_503_680_000
+_YEAR_1000: Final = -30_610_224_000
+_YEAR_9999: Final = 253_370_764_800
 _HELP: Final = 'write a date such as "2026-11-02" or "2026-11-02T09:30", or the number that list gave as "now"'
 
 
@@ -39,8 +41,7 @@ def parse_since(value: float | str) -> Since:
 
 
 def format_time(seconds: float) -> str:
-    """RFC 3339 in UTC, to the second."""
-    try:
-        return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """RFC 3339 in UTC, to the second. A time that cannot be written so is one of a broken clock: now stands for it."""
+    if not _YEAR_1000 <= seconds <= _YEAR_9999:
+        seconds = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(seconds)))
