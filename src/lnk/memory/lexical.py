@@ -17,7 +17,7 @@ SMALL: Final = 500
 # hit@1; at 1,000 chunks (vault_links, cmrc2018_zh, jsquad_ja) half the time, and not one point lost.
 COMMON_FROM: Final = SMALL
 COMMON_SHARE: Final = 0.25
-COUNTS_HOLD: Final = 0.05  # how much the chunks may change until words are counted again
+COUNTS_HOLD: Final = 0.05  # the share of the chunks that may change until all is counted again
 _K1: Final = 1.2
 _B: Final = 0.75
 _WEIGHTS: Final = (TITLE_WEIGHT, BODY_WEIGHT, EXTRA_WEIGHT)
@@ -29,9 +29,8 @@ class Words:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._version: object = None
         self._chunks = 0
-        self._counted = 0  # how many there were when words were counted
+        self._counted_at = -1  # the count of changes then
         self._counts: dict[str, int] = {}
         index.db.register_fts5_function("small_bm25", _small_bm25)
 
@@ -65,14 +64,12 @@ class Words:
 
     def _rare(self, asked: list[str]) -> list[str]:
         """The terms without those that are too common to tell anything, where there are enough chunks for that."""
-        version = (self._index.value("PRAGMA data_version"), self._index.value("SELECT value FROM counts"))
-        if version != self._version:
-            self._version = version
-            # As many as there are chunks, counted without reading their texts.
+        changes = self._index.value("SELECT value FROM counts WHERE name = 'chunks'")
+        if abs(changes - self._counted_at) > COUNTS_HOLD * self._chunks:
+            self._counted_at = changes
+            # As many as there are chunks, counted without reading their texts; at 100,000 that takes a millisecond.
             self._chunks = self._index.value("SELECT count(*) FROM words_docsize") or 0
-            if abs(self._chunks - self._counted) > COUNTS_HOLD * self._counted:
-                self._counted = self._chunks
-                self._counts.clear()
+            self._counts.clear()
         if self._chunks < COMMON_FROM:
             return asked
         most = COMMON_SHARE * self._chunks

@@ -233,6 +233,13 @@ class Source:
         if self._ignore is not None and self.ignored(path):
             report.left_out["in " + IGNORE_FILE] += 1
             return None
+        mark = stamp(found)
+        if found.st_nlink > 1:
+            report.shared[path] = mark
+        name = key(self.prefix + path)
+        if self._known.get(name) == mark:
+            report.same.add(name)
+            return None
         reason = None
         if found.st_size > FILE_BYTES_MAX:
             reason = TOO_LARGE
@@ -244,13 +251,6 @@ class Source:
                 reason = NOT_YET
             elif ending in BINARY_ENDINGS:
                 reason = BY_NAME
-        mark = stamp(found)
-        if found.st_nlink > 1:
-            report.shared[path] = mark
-        name = key(self.prefix + path)
-        if self._known.get(name) == mark:
-            report.same.add(name)
-            return None
         size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
         return Found(name, self.kind, mark, size, mtime, ctime, reason)
 
