@@ -41,8 +41,10 @@ class Place:
         return file
 
     def argv(self, *flags: str, notes: bool = True) -> list[str]:
-        """The engine's command for these folders."""
+        """The engine's command for these folders; by words alone where no spec says otherwise."""
         named = ["--notes", str(self.notes)] if notes else []
+        if "--spec" not in flags:
+            named += ["--spec", '{"model": "none"}']
         return [ENGINE, "serve", str(self.home), str(self.state), str(self.agent), *named, *flags]
 
 

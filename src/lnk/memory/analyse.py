@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 # Raised with any change of what comes out here: an index made by another analysis is analysed again.
-ANALYSIS: Final = f"1 unicode {unicodedata.unidata_version}"
+ANALYSIS: Final = f"2 unicode {unicodedata.unidata_version}"
 
 TERMS_MAX: Final = 64  # 64 terms cost 2 ms, 20,000 cost 71: nobody types more
 PARTS_MAX: Final = 16  # parts of one word that are looked up next to each other: each costs what a term costs
@@ -177,6 +177,51 @@ def terms(query: str) -> list[str]:
         if len(found) >= TERMS_MAX:
             break
     return list(found)[:TERMS_MAX]
+
+
+# Words that a question has for its grammar alone.
+_GRAMMAR: Final = frozenset(
+    f'"{word}"'
+    for word in (
+        "a an the and or of to in on at for with is are was were be been do does did have has had what when where which"
+        " who whom whose why how i you he she it we they my your his her its our their me him them this that these"
+        " those there"
+    ).split()
+)
+_LEFT: Final = 3
+_ENDING_FROM: Final = 6  # letters of a word that has an ending to take off
+
+
+def telling(asked: list[str]) -> list[str]:
+    """The terms of a question without those that it has for its grammar, where at least three others are left.
+
+    LoCoMo hit@1 0.71 -> 0.75; vault_links stays.
+    """
+    left = [term for term in asked if term not in _GRAMMAR]
+    return left if len(left) >= _LEFT else asked
+
+
+def any_ending(asked: list[str]) -> list[str]:
+    """The terms of a question that is not in plain letters alone, each word's last letters left open.
+
+    Most such languages have endings, and English has its own in the index (`porter`): xquad, mean of 12 languages,
+    hit@1 0.84 -> 0.87; Russian 0.77 -> 0.85, Turkish 0.78 -> 0.87.
+    """
+    if all(term.isascii() for term in asked):
+        return asked
+    return [_open_ended(term) for term in asked]
+
+
+def _open_ended(term: str) -> str:
+    word = term[1:-1]
+    if len(word) < _ENDING_FROM or not word.isalpha() or has_unspaced(word):
+        return term
+    return _quoted(word[: -2 if len(word) < _ENDING_FROM + 2 else -3]) + "*"
+
+
+def has_unspaced(text: str) -> bool:
+    """Whether a script without spaces is in `text`."""
+    return not text.isascii() and _RUN.search(text) is not None
 
 
 def _add_word(word: str, found: dict[str, None]) -> None:

@@ -5,17 +5,19 @@ import os
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
+from lnk.contract.embedding import Address
 from lnk.contract.memory import owners, thread_of
-from lnk.contract.spec import Spec
+from lnk.contract.spec import MODEL_ASKED, Spec
 from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
-from lnk.memory import linking, listing, reading, search
+from lnk.memory import builtin, linking, listing, reading, search
 from lnk.memory.analyse import terms
 from lnk.memory.budget import Budget
 from lnk.memory.filters import Filter
@@ -23,8 +25,10 @@ from lnk.memory.index import Index
 from lnk.memory.keeper import Freshness, Keeper
 from lnk.memory.lexical import Words
 from lnk.memory.markdown import clean_title, title_of
+from lnk.memory.meaning import Meaning, Pair, Question
 from lnk.memory.names import NOTES, SKILLS
 from lnk.memory.notes import Notes, prompt_text
+from lnk.memory.search import Near
 from lnk.memory.text import TEXT_BYTES_MAX, decode
 from lnk.memory.times import format_time, parse_since
 from lnk.memory.values import (
@@ -53,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `folder` is an agent's Home or a team's shared folder; `state` is ours; `agent` the agent's own folder, with its
     conversations and skills; `documents` an existing folder that stands for `memory/`; `notes` the one file that may
     be written. `told`: each call names its conversation, and `threads` are those that count as the owner's.
+    `address`: where the embedding model listens.
     """
 
     folder: str
@@ -63,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     spec: Spec = Spec()
     told: bool = False
     threads: frozenset[str] = frozenset()
+    address: Address | None = None
 
 
 class Engine:
@@ -86,7 +92,9 @@ class Engine:
             self._say_made_again(self._index.made_again)
         self._words = Words(self._index)
         self._calling = threading.Lock()
-        self._keeper = Keeper(lambda: Index(self._state), self._sources())
+        self._meaning = self._models()
+        poke = self._meaning.poke if self._meaning else None
+        self._keeper = Keeper(lambda: Index(self._state), self._sources(), poke)
 
     def _sources(self) -> list[Source]:
         settings = self._settings
@@ -95,13 +103,33 @@ class Engine:
             sources.append(Source("conversation", f"{settings.agent}/chats"))
         return sources
 
+    def _models(self) -> Meaning | None:
+        """The models that rank by meaning, in the order in which they are asked; None where words alone are wanted."""
+        settings, name = self._settings, self._settings.spec.model
+        if name == "none":
+            return None
+        pairs = []
+        if settings.address and name != builtin.MODEL:
+            from lnk.memory.endpoint import Endpoint  # only where there is one
+
+            model = name or MODEL_ASKED
+            pairs.append(Pair(Endpoint(settings.address, model), Endpoint(settings.address, model)))
+        if name in (None, builtin.MODEL) and builtin.installed():
+            encoder = builtin.Builtin()
+            pairs.append(Pair(encoder, encoder))
+        return Meaning(lambda: Index(self._state), self._state, pairs)
+
     def start(self) -> None:
-        """Begin to index, behind."""
+        """Begin to index and to embed, behind."""
+        if self._meaning:
+            self._meaning.start()
         self._keeper.start()
 
     def stop(self, wait_s: float) -> bool:
-        """Give everything back. False where the indexing did not end within `wait_s`."""
-        ended = self._keeper.stop(wait_s)
+        """Give everything back. False where what is done behind did not end within `wait_s`."""
+        began = time.monotonic()
+        ended = self._meaning.stop(wait_s) if self._meaning else True
+        ended = self._keeper.stop(max(0.0, wait_s - (time.monotonic() - began))) and ended
         if ended:
             self._index.close()
             self._state.close()
@@ -149,12 +177,15 @@ class Engine:
         query = asked.query.strip()
         if not query and not where:
             raise Invalid("The query is empty; ask a question or give words, or give since or path for the newest.")
+        question = self._ask(query)
         fresh = self._fresh(progress)
+        near, embedded = None, None
         with self._reading() as index:
             cursor = search.Cursor(index, query, *where)
             if query:
                 given = cursor.parse(asked.next, list[int]) or []
-                groups = search.ranked(index, self._words, query, where)
+                near, embedded = self._near(index, question, where)
+                groups = search.ranked(index, self._words, query, where, near)
                 results, following = search.page(index, groups, given, budget)
             else:
                 after = cursor.parse(asked.next, tuple[int, str])
@@ -163,10 +194,26 @@ class Engine:
             return Found(
                 results=results,
                 next=None if following is None else cursor.format(following),
+                embedded=embedded,
                 indexed=_count(fresh),
                 stale=fresh.stale,
                 empty=empty,
             )
+
+    def _ask(self, query: str) -> Question | None:
+        """The question on its way to the model, while the words are looked up."""
+        if not query or self._meaning is None:
+            return None
+        with self._reading() as index:
+            return self._meaning.ask(index, query)
+
+    def _near(self, index: Index, question: Question | None, where: Filter) -> tuple[Near | None, Count | None]:
+        """What ranks by meaning, where the model answered in time; and how far it got, where that is not all."""
+        if question is None or self._meaning is None:
+            return None, None
+        ranks, progress = self._meaning.rank(index, question, where)
+        whole = progress.done >= progress.of and (ranks is not None or not progress.of)
+        return ranks, None if whole else Count(done=progress.done, of=progress.of)
 
     def read(self, asked: ReadArguments, progress: Progress | None = None) -> Read:
         """A document's text from a line on."""

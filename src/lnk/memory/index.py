@@ -19,10 +19,11 @@ from lnk.folder import Folder
 from lnk.memory.analyse import ANALYSIS
 from lnk.memory.names import folded_name
 from lnk.memory.parse import Parsed, columns
+from lnk.memory.times import in_words
 
 FILE: Final = "index.sqlite"
 LOCK: Final = "index.lock"
-VERSION: Final = 1
+VERSION: Final = 2
 APPLICATION: Final = 0x4C4E4B4D  # "LNKM"
 CHUNK_BITS: Final = 20
 REMOVED_MAX: Final = 10_000
@@ -31,6 +32,7 @@ _BUSY_MS: Final = 10_000  # another process's transaction is over long before
 _ROOM_BYTES: Final = 256 * 1024  # what an index and the files beside it need at the least
 _CACHE_KIB: Final = 8192
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
+_ADD_WORDS: Final = "INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)"
 _BROKEN = (apsw.CorruptError, apsw.NotADBError)
 
 
@@ -231,7 +233,7 @@ class Index:
         # Last and together: FTS5 writes out what it gathers whenever a statement with a trigger begins. And in order:
         # it does the same before each row whose number is lower than the last one's.
         words.sort()
-        self.db.executemany("INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)", words)
+        self.db.executemany(_ADD_WORDS, words)
 
     def _put(self, found: Found, parsed: Parsed, at: int) -> Iterator[tuple[int, str, str, str]]:
         """A document's row, chunks and links; its words, to be written."""
@@ -278,13 +280,20 @@ class Index:
                 for rank, target in enumerate(link.targets)
             ),
         )
-        return ((first + number, *row) for number, row in enumerate(parsed.rows))
+        day = in_words(changed)
+        return (
+            (first + number, f"{title} {day}", body, extra) for number, (title, body, extra) in enumerate(parsed.rows)
+        )
 
     def _same(self, found: Found) -> None:
-        self.db.execute(
-            "UPDATE documents SET stamp = ?, changed = ? WHERE path = ?",
-            (found.stamp, max(0, min(found.mtime_ns, time.time_ns())) // 10**9, found.path),
-        )
+        changed = max(0, min(found.mtime_ns, time.time_ns())) // 10**9
+        ((document, before),) = self.rows("SELECT id, changed FROM documents WHERE path = ?", found.path)
+        again = in_words(before) != in_words(changed)
+        if again:
+            self._take_words(document)
+        self.db.execute("UPDATE documents SET stamp = ?, changed = ? WHERE id = ?", (found.stamp, changed, document))
+        if again:
+            self.db.executemany(_ADD_WORDS, self._words(document))
 
     def drop(self, paths: Sequence[str], at: int) -> None:
         """These files are gone: only path and title stay, among the latest REMOVED_MAX."""
@@ -312,26 +321,30 @@ class Index:
     def _take_out(self, document: int) -> None:
         """A document's chunks, words and links. FTS5 must be told the words that it was given to take them out."""
         first, last = document << CHUNK_BITS, (document + 1 << CHUNK_BITS) - 1
-        ((title, path),) = self.rows("SELECT title, path FROM documents WHERE id = ?", document)
-        for chunk, text in self.rows("SELECT id, text FROM chunks WHERE id BETWEEN ? AND ?", first, last):
-            row = columns(title, path, chunk - first, text)
-            self.db.execute(
-                "INSERT INTO words (words, rowid, title, body, extra) VALUES ('delete', ?, ?, ?, ?)", (chunk, *row)
-            )
+        self._take_words(document)
         self.db.execute("DELETE FROM chunks WHERE id BETWEEN ? AND ?", (first, last))
         self.db.execute("DELETE FROM links WHERE document = ?", (document,))
         self.db.execute("DELETE FROM link_targets WHERE document = ?", (document,))
 
+    def _take_words(self, document: int) -> None:
+        sql = "INSERT INTO words (words, rowid, title, body, extra) VALUES ('delete', ?, ?, ?, ?)"
+        self.db.executemany(sql, self._words(document))
+
+    def _words(self, document: int) -> list[tuple[int, str, str, str]]:
+        """A document's rows in `words`, as they were and are made from its chunks."""
+        rows = self.rows(
+            "SELECT chunks.id, title, path, text, changed FROM chunks JOIN documents ON documents.id = ?1"
+            " WHERE chunks.id BETWEEN ?1 << ?2 AND ((?1 + 1) << ?2) - 1",
+            document,
+            CHUNK_BITS,
+        )
+        return [(row[0], *_columns(*row)) for row in rows]
+
     def analyse_again(self) -> None:
         """All words made again from the chunks, for an index whose words another analysis gave."""
         self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
-        rows = self.rows(
-            "SELECT chunks.id, title, path, text FROM chunks JOIN documents ON documents.id = chunks.id >> ?",
-            CHUNK_BITS,
-        )
-        for chunk, title, path, text in rows:
-            row = columns(title, path, chunk & (1 << CHUNK_BITS) - 1, text)
-            self.db.execute("INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)", (chunk, *row))
+        for (document,) in self.rows("SELECT id FROM documents ORDER BY id"):
+            self.db.executemany(_ADD_WORDS, self._words(document))
         self.set_fact("analysis", ANALYSIS)
 
     def clear(self) -> None:
@@ -352,6 +365,12 @@ class Index:
         finally:
             self.db.set_busy_timeout(_BUSY_MS)
         return True
+
+
+def _columns(chunk: int, title: str, path: str, text: str, changed: int) -> tuple[str, str, str]:
+    """The words of a chunk: the day of its document's change stands with the title."""
+    named, body, extra = columns(title, path, chunk & (1 << CHUNK_BITS) - 1, text)
+    return f"{named} {in_words(changed)}", body, extra
 
 
 def translated(error: apsw.Error, path: str) -> LinkError:

@@ -50,8 +50,12 @@ class Freshness(NamedTuple):
 class Keeper:
     """Owns the writing connection. `fresh` before each call; `stop` at the end."""
 
-    def __init__(self, index: Callable[[], Index], sources: list[Source]) -> None:
+    def __init__(
+        self, index: Callable[[], Index], sources: list[Source], told: Callable[[], None] | None = None
+    ) -> None:
+        """`told` hears of each time that the index was brought up to the folder."""
         self._open = index
+        self._told = told
         self._sources = [_Part(source) for source in sources]
         self._index: Index | None = None
         self._state = threading.Condition()
@@ -152,6 +156,8 @@ class Keeper:
                 self._complete = self._complete or not self._stopping
                 self._answered = mine
                 self._state.notify_all()
+            if self._told:
+                self._told()
         if self._unclean:
             self._clean()
         for part in self._sources:

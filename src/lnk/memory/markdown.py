@@ -97,16 +97,17 @@ def clean_title(title: str) -> str | None:
     return (title if len(title) <= TITLE_CHARS_MAX else title[: TITLE_CHARS_MAX - 1] + "…") or None
 
 
-def chunks(text: str) -> list[Chunk]:
+def chunks(text: str, *, packed: bool = False) -> list[Chunk]:
     """`text` split at its headings, then at blank lines, into parts of up to about CHUNK_CHARS characters.
 
-    A fenced block stays in one part where it fits; a longer one, or a paragraph, is split at line ends, and a line
-    at a space. A heading with nothing under it stays with what follows.
+    `packed`: sections that fit are put together, as for a conversation, whose turns say little one by one. A fenced
+    block stays in one part where it fits; a longer one, or a paragraph, is split at line ends, and a line at a space.
+    A heading with nothing under it stays with what follows.
     """
     if not text:
         return []
     sections = list(_sections(text))
-    if len(sections) > CHUNKS_MAX:
+    if packed or len(sections) > CHUNKS_MAX:
         sections = list(_packed(sections))
     found: list[Chunk] = []
     line = 1

@@ -55,7 +55,7 @@ def parse(path: str, kind: str, data: bytes) -> Parsed:
     if len(text) * 4 > TEXT_BYTES_MAX and len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
         return left_out(path, TEXT_TOO_LARGE, digest_of(data))
     title = title or title_of(text) or (first_heading(text) if kind == "conversation" else None) or named(path, kind)
-    parts = chunks(text) or [Chunk(1, "")]
+    parts = chunks(text, packed=kind == "conversation") or [Chunk(1, "")]
     rows = _rows(title, path, parts)
     words = words_of(body for _, body, _ in rows)
     return Parsed(

@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 
 from lnk.memory.analyse import SHORT_WORDS, SKETCH_MARKS
 
+WORDS: Final = "words"
+MEANING: Final = "meaning"
+
 TITLE_WEIGHT: Final = 4.0  # the documents': a word in the title counts four times one in the text
 BODY_WEIGHT: Final = 1.0
 EXTRA_WEIGHT: Final = 0.5  # parts of words and of the path: as good as found, but less than what is written
@@ -17,17 +20,22 @@ BEST: Final = 50  # each list ranks its best so many documents
 # A document is its best chunk and a little of the next two: LoCoMo hit@1 0.636 -> 0.667, vault 0.377 -> 0.474.
 CHUNK_SHARES: Final = (1.0, 0.3, 0.1)
 NEAR_TIE: Final = 0.1  # documents within a tenth of the best score around them match about as well
+MERGED_NEAR_TIE: Final = 0.05  # and of two lists' scaled scores: newer above older 0.955, LoCoMo not lowered
+COVERING: Final = 3  # documents of the words' list of which the best says how much of the question words cover
+WORDS_LEAST: Final = 0.2  # the words' share where their best documents hold nothing of the question,
+WORDS_SPAN: Final = 0.6  # and how much it grows to where one holds all
 BEST_WITH_COPIES: Final = 3200  # so far is looked where copies of one text take the places of the best
 COPY_SHARE: Final = 0.9
 COPY_ESTIMATE: Final = 0.55  # of the shares of two sketches; 0.9 of the words is 0.82 there, four errors above this
 
 
 class Hit(NamedTuple):
-    """A document that was found: its score, and its matching chunks, best first."""
+    """A document that was found: its score, its matching chunks, best first, and what found it."""
 
     document: int
     score: float
     chunks: tuple[int, ...]
+    matched: tuple[str, ...] = (WORDS,)
 
 
 class Document(NamedTuple):
@@ -66,12 +74,35 @@ def by_document(rows: Sequence[tuple[int, float]], bits: int, most: int = BEST) 
     return [Hit(document, scores[document], tuple(chunks[document])) for document in best]
 
 
-def newest_first(hits: Sequence[Hit], documents: dict[int, Document]) -> list[Hit]:
-    """Near ties put newest first. A group is all within NEAR_TIE of its best, so none passes what is clearly better."""
+def merged(words: Sequence[Hit], meaning: Sequence[Hit], coverage: float) -> list[Hit]:
+    """The two lists as one, best first. `coverage`: how much of the question the words' best documents hold, 0 to 1.
+
+    Each list's scores are scaled from 1 (its best) to 0 (its last) and added by shares. A document's passage is that
+    of the list which gives it more.
+    """
+    share = WORDS_LEAST + WORDS_SPAN * coverage
+    found: dict[int, list[tuple[float, Hit]]] = {}
+    for hits, weight in ((words, share), (meaning, 1 - share)):
+        if hits:
+            best, last = hits[0].score, hits[-1].score
+            for hit in hits:
+                scaled = (hit.score - last) / (best - last) if best > last else 1.0
+                found.setdefault(hit.document, []).append((weight * scaled, hit))
+    together = []
+    for document, parts in found.items():
+        more = max(parts, key=lambda part: part[0])[1]
+        matched = tuple(name for _, hit in parts for name in hit.matched)
+        together.append(Hit(document, sum(score for score, _ in parts), more.chunks, matched))
+    together.sort(key=lambda hit: (-hit.score, hit.document))
+    return together
+
+
+def newest_first(hits: Sequence[Hit], documents: dict[int, Document], near: float = NEAR_TIE) -> list[Hit]:
+    """Near ties put newest first. A group is all within `near` of its best, so none passes what is clearly better."""
     ordered: list[Hit] = []
     start = 0
     while start < len(hits):
-        floor = hits[start].score * (1 - NEAR_TIE)
+        floor = hits[start].score * (1 - near)
         end = start + 1
         while end < len(hits) and hits[end].score >= floor:
             end += 1

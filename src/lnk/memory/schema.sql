@@ -36,7 +36,7 @@ CREATE TABLE chunks (
 -- The words of chunks under the same ids, as lnk.memory.analyse gives them. Not contentless_delete, which leaves a
 -- deleted document's words in the file: here each word is taken out and overwritten ('secure-delete').
 CREATE VIRTUAL TABLE words USING fts5 (
-  title, body, extra, content='', tokenize="unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
+  title, body, extra, content='', tokenize="porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'"
 );
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 INSERT INTO words (words, rank) VALUES ('hashsize', 4194304);  -- bytes gathered before they are written: a batch's
@@ -70,15 +70,46 @@ CREATE TABLE removed (
 ) STRICT;
 CREATE INDEX removed_by_time ON removed (removed);
 
--- Counts every change to the chunks, whoever makes it, so that what is kept of them in memory is known to be old.
+-- The models that gave vectors. Two of one name are told apart by the vector of a fixed sentence (`probe`, float32).
+CREATE TABLE models (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  dims INTEGER NOT NULL,
+  probe BLOB NOT NULL
+) STRICT;
+
+-- A vector a chunk, or a part of one that is too long for the model. A title has the last number that a document has.
+CREATE TABLE vectors (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: what is kept in memory is looked up by it
+  model INTEGER NOT NULL,
+  chunk INTEGER,                         -- NULL: it is gone; kept until what came in its place is embedded
+  part INTEGER NOT NULL,
+  mark BLOB NOT NULL,                    -- of the text that was embedded
+  vector BLOB NOT NULL,                  -- int8; empty where the model does not take this text
+  UNIQUE (model, chunk, part)
+) STRICT;
+CREATE INDEX vectors_by_mark ON vectors (mark);
+
+-- Counts every change to chunks and vectors, whoever makes it, so that what is kept of them is known to be old.
 CREATE TABLE counts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-INSERT INTO counts VALUES ('chunks', 0);
+INSERT INTO counts VALUES ('chunks', 0), ('vectors', 0), ('vectors gone', 0);
 CREATE TRIGGER chunks_added AFTER INSERT ON chunks BEGIN
   UPDATE counts SET value = value + 1 WHERE name = 'chunks';
 END;
 CREATE TRIGGER chunks_changed AFTER UPDATE ON chunks BEGIN
   UPDATE counts SET value = value + 1 WHERE name = 'chunks';
+  UPDATE vectors SET chunk = NULL WHERE model IN (SELECT id FROM models) AND chunk IN (old.id, old.id | 1048575);
 END;
 CREATE TRIGGER chunks_removed AFTER DELETE ON chunks BEGIN
   UPDATE counts SET value = value + 1 WHERE name = 'chunks';
+  UPDATE vectors SET chunk = NULL WHERE model IN (SELECT id FROM models) AND chunk IN (old.id, old.id | 1048575);
+END;
+CREATE TRIGGER vectors_added AFTER INSERT ON vectors BEGIN
+  UPDATE counts SET value = value + 1 WHERE name = 'vectors';
+END;
+CREATE TRIGGER vectors_changed AFTER UPDATE ON vectors BEGIN
+  UPDATE counts SET value = value + 1 WHERE name IN ('vectors', 'vectors gone');
+END;
+CREATE TRIGGER vectors_removed AFTER DELETE ON vectors BEGIN
+  UPDATE counts SET value = value + 1 WHERE name IN ('vectors', 'vectors gone');
 END;

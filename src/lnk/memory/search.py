@@ -4,7 +4,7 @@ import base64
 import binascii
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -13,14 +13,28 @@ import msgspec
 from lnk.errors import Invalid
 from lnk.memory.analyse import analyse, words_of
 from lnk.memory.budget import NEXT_AROUND, Budget, next_chars
+from lnk.memory.embedding import TITLE
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.lexical import Words
-from lnk.memory.ranking import BEST, BEST_WITH_COPIES, Document, Group, newest_first, without_copies
+from lnk.memory.ranking import (
+    BEST,
+    BEST_WITH_COPIES,
+    COVERING,
+    MERGED_NEAR_TIE,
+    NEAR_TIE,
+    Document,
+    Group,
+    Hit,
+    merged,
+    newest_first,
+    without_copies,
+)
 from lnk.memory.times import format_time
 from lnk.memory.values import Result
 
 PASSAGE_CHUNKS: Final = 3  # a passage is the best chunk, and the next best where they touch
+PASSAGE_CHARS: Final = 2000  # and where all is no longer than this
 COPIES_SHOWN: Final = 20
 RESULTS_AT_ONCE: Final = 32  # whose texts are asked for together: about what an answer holds
 ID_CHARS: Final = 7  # of one document's id in a `next`
@@ -54,14 +68,26 @@ class Cursor:
             raise Invalid(_START_AGAIN) from None
 
 
-def ranked(index: Index, words: Words, query: str, where: Filter) -> list[Group]:
-    """The documents for `query`: ranked, near ties newest first, copies together."""
+Near = Callable[[int], list[Hit]]
+
+
+def ranked(index: Index, words: Words, query: str, where: Filter, near: Near | None = None) -> list[Group]:
+    """The documents for `query`: ranked, near ties newest first, copies together.
+
+    `near` gives as many documents as it is asked for by meaning; without it words alone rank.
+    """
     best = BEST
     while True:
-        hits = words.rank(query, where, best)
+        by_words = words.rank(query, where, best)
+        by_meaning = near(best) if near else []
+        hits, tie = by_words, NEAR_TIE
+        if by_meaning:
+            hits, tie = merged(by_words, by_meaning, words.coverage(query, by_words[:COVERING])), MERGED_NEAR_TIE
         documents = _documents(index, [hit.document for hit in hits])
-        groups = without_copies(newest_first(hits, documents), documents, lambda each: _words_of(index, each))
-        if len(groups) >= BEST // 2 or len(hits) < best or best >= BEST_WITH_COPIES:
+        hits = newest_first([hit for hit in hits if hit.document in documents], documents, tie)
+        groups = without_copies(hits, documents, lambda each: _words_of(index, each))
+        more = len(by_words) >= best or len(by_meaning) >= best
+        if len(groups) >= BEST // 2 or not more or best >= BEST_WITH_COPIES:
             return groups
         best *= 4  # copies took most places: what else there is must not be hidden by them
 
@@ -118,12 +144,26 @@ def _results(index: Index, groups: list[Group]) -> Iterator[Result]:
         wanted = [_passage(group) for group in some]
         texts = _texts(index, chain(*wanted))
         for group, chunks in zip(some, wanted, strict=True):
-            found = [texts[chunk] for chunk in chunks if chunk in texts]
             shown = group.documents[0]
+            best = group.hit.chunks[0] + (shown.id - group.hit.document << CHUNK_BITS)
+            found = _fitting([chunk for chunk in chunks if chunk in texts], best, texts)
             if not found:  # a copy that is cut into other chunks
                 found = list(_texts(index, [shown.id << CHUNK_BITS]).values())
             copies = [each.path for each in group.documents[1:]][:COPIES_SHOWN]
-            yield _as_result(shown, found, ["words"], copies)
+            yield _as_result(shown, found, list(group.hit.matched), copies)
+
+
+def _fitting(chunks: list[int], best: int, texts: dict[int, tuple[int, str]]) -> list[tuple[int, str]]:
+    """The best chunk, with its neighbours as long as the passage stays short enough to be one."""
+    if not chunks:
+        return []
+    first = last = best if best in chunks else chunks[0]
+    left = PASSAGE_CHARS - len(texts[first][1])
+    for chunk in sorted(chunks, key=lambda each: abs(each - best)):
+        if chunk in (first - 1, last + 1) and len(texts[chunk][1]) <= left:
+            left -= len(texts[chunk][1])
+            first, last = min(first, chunk), max(last, chunk)
+    return [texts[chunk] for chunk in range(first, last + 1)]
 
 
 def _first_part(index: Index, document: Document) -> Result:
@@ -157,8 +197,10 @@ def _as_result(document: Document, found: list[tuple[int, str]], matched: list[s
 def _passage(group: Group) -> range:
     """The best chunk with those of the next best that touch it, in the document that is shown."""
     hit = group.hit
-    best = first = last = hit.chunks[0]
-    for chunk in sorted(hit.chunks[1:PASSAGE_CHUNKS], key=lambda each: abs(each - best)):
+    # A title's vector stands for the document's beginning.
+    chunks = [chunk - TITLE if chunk & TITLE == TITLE else chunk for chunk in hit.chunks[:PASSAGE_CHUNKS]]
+    best = first = last = chunks[0]
+    for chunk in sorted(chunks[1:], key=lambda each: abs(each - best)):
         if chunk == first - 1:
             first = chunk
         elif chunk == last + 1:

@@ -9,6 +9,10 @@ from lnk.errors import Invalid
 _YEAR_3000: Final = 32_503_680_000
 _YEAR_1000: Final = -30_610_224_000
 _YEAR_9999: Final = 253_370_764_800
+_MONTHS: Final = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
 _HELP: Final = 'write a date such as "2026-11-02" or "2026-11-02T09:30", or the number that list gave as "now"'
 
 
@@ -38,6 +42,12 @@ def parse_since(value: float | str) -> Since:
     if not 0 <= value <= _YEAR_3000:
         raise Invalid(f"since is {value:g}, which is no number of seconds since 1970; {_HELP}.")
     return Since(round(value * 1_000_000), True)
+
+
+def in_words(seconds: float) -> str:
+    """The day as it is spoken of, in UTC: "8 May 2023". A question that names a date finds what is of it."""
+    day = time.gmtime(min(max(int(seconds), 0), _YEAR_9999))
+    return f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}"
 
 
 def format_time(seconds: float) -> str:

@@ -108,7 +108,7 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
         case "command":
             return _command(asked, environment)
         case "serve":
-            return _serve(asked)
+            return _serve(asked, environment)
         case _:
             from lnk.service.upkeep import run  # only these commands need it
 
@@ -159,7 +159,8 @@ def _command(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
     return 0
 
 
-def _serve(asked: argparse.Namespace) -> int:
+def _serve(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from lnk.contract.embedding import parse_address
     from lnk.contract.memory import parse_threads
     from lnk.contract.spec import parse_spec
     from lnk.mcp.stdio import serve
@@ -176,6 +177,7 @@ def _serve(asked: argparse.Namespace) -> int:
             spec=parse_spec(asked.spec),
             told=asked.told,
             threads=parse_threads(asked.threads),
+            address=parse_address(environment.get("LNK_MEMORY_MODEL", "")),
         )
     )
     # What is loaded by now stays; and hardly anything made later holds itself, so the collector need look seldom.
