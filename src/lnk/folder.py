@@ -114,7 +114,7 @@ def read_all(fd: int, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """All of `data` written to `fd`, whatever part of it one system call takes."""
     rest = memoryview(data)
     while rest:

@@ -4,11 +4,14 @@ A chunk that is gone takes its vector out of every search in the same transactio
 What is held in memory may be behind: what it finds is looked up in the index, and ids are never given twice.
 """
 
+import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from lnk.errors import LinkError
+from lnk.memory import mapped
 from lnk.memory.embedding import PROBE_SAME, TITLE, digits_off, inputs, mark_of
 from lnk.memory.filters import INDEXED, Filter
 from lnk.memory.index import CHUNK_BITS, Index
@@ -19,6 +22,8 @@ from lnk.memory.vectors import Matrix, Scored, quantize
 
 ROWS: Final = 400  # vectors looked up for BEST documents at first; more where few documents have many
 LOADED_ROWS: Final = 4096  # read at once, so that a folder's vectors are never there twice
+MAPPED_FROM: Final = 2000  # rows from which a file beside the index is worth it; read from the index they take 10 ms
+MAPPED_GROWTH: Final = 0.2  # the share of all that it may lack
 GONE_MOST: Final = 0.1  # of the rows in memory; with more that are gone, all are read again
 
 
@@ -152,10 +157,31 @@ def keep(index: Index, model: int, vectors: Iterable[tuple[Waiting, bytes]]) -> 
 
 
 def sweep(index: Index) -> None:
-    """The vectors of chunks that are gone are deleted, after what came in their place took up what it could."""
-    if index.value("SELECT 1 FROM vectors WHERE chunk IS NULL LIMIT 1"):
+    """After all is embedded: the vectors of chunks that are gone are deleted, and a large model's are kept mapped."""
+    gone = index.rows("SELECT id, model FROM vectors WHERE chunk IS NULL")
+    if gone:
         with index.writing():
             index.db.execute("DELETE FROM vectors WHERE chunk IS NULL")
+    for model, dims in index.rows("SELECT id, dims FROM models"):
+        told = _told(index, model, dims)
+        mapped.blank(index.state, told, [row for row, of in gone if of == model])
+        part = mapped.opened(index.state, told)
+        there = index.value("SELECT count(*) FROM vectors WHERE model = ?", model)
+        if there - (len(part.ids) if part else 0) > max(MAPPED_FROM, there * MAPPED_GROWTH):
+            matrix = Matrix(dims)
+            _fill(index, matrix, model)
+            with contextlib.suppress(LinkError):  # no room for it: the vectors are read from the index
+                mapped.write(index.state, told, matrix.parts())
+
+
+def _told(index: Index, model: int, dims: int) -> mapped.Told:
+    return mapped.Told(index.fact("name"), model, dims)
+
+
+def _fill(index: Index, matrix: Matrix, model: int) -> None:
+    """The rows that are not in it yet."""
+    for rows in _batches(index, model, matrix.last, matrix.dims):
+        matrix.add(*zip(*rows, strict=True))
 
 
 def changes(index: Index) -> tuple[int, int, int]:
@@ -182,10 +208,10 @@ class Kept:
             self._seen = now
             self._progress = progress(index, self.model)
             if self._matrix is None or now[2] - self._gone > GONE_MOST * self._matrix.count + ROWS:
-                self._matrix = Matrix(self._dims)
+                told = _told(index, self.model, self._dims)
+                self._matrix = Matrix(self._dims, first=mapped.opened(index.state, told))
                 self._gone = now[2]
-            for rows in _batches(index, self.model, self._matrix.last, self._dims):
-                self._matrix.add(*zip(*rows, strict=True))
+            _fill(index, self._matrix, self.model)
         return self._progress
 
     def rank(self, index: Index, query: bytes, where: Filter, best: int = BEST) -> list[Hit]:

@@ -16,6 +16,7 @@ import apsw
 
 from lnk.errors import Conflict, Corrupt, Full, LinkError, Refused, Unavailable, from_os
 from lnk.folder import Folder
+from lnk.memory import mapped
 from lnk.memory.analyse import ANALYSIS
 from lnk.memory.names import folded_name
 from lnk.memory.parse import Parsed, columns
@@ -56,7 +57,7 @@ class Index:
 
         Where there is none though its lock is there, it was deleted.
         """
-        self._state = state
+        self.state = state
         self.made_again: str | None = None
         with _made_one_at_a_time(state):
             self.db = self._open_or_make()
@@ -68,7 +69,7 @@ class Index:
 
     @property
     def path(self) -> str:
-        return f"{self._state.path}/{FILE}"
+        return f"{self.state.path}/{FILE}"
 
     def replaced(self) -> bool:
         """Whether the file was deleted, or made again by another process, since it was opened."""
@@ -76,25 +77,26 @@ class Index:
 
     def discard(self) -> None:
         """Throw the file away because it is damaged, unless another process has made it again already."""
-        with _made_one_at_a_time(self._state):
+        with _made_one_at_a_time(self.state):
             if not self.replaced():
                 self._unlink()
 
     def _unlink(self) -> None:
         for side in _SIDE_FILES:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(FILE + side, dir_fd=self._state.fd)
+                os.unlink(FILE + side, dir_fd=self.state.fd)
+        mapped.forget(self.state)
 
     def _inode(self) -> int:
         with contextlib.suppress(OSError):
-            found = self._state.stat(FILE)
+            found = self.state.stat(FILE)
             return found.st_ino if found else 0
         return 0
 
     # ------------------------------------------------------------ opening
 
     def _open_or_make(self) -> apsw.Connection:
-        why = "it was deleted" if self._state.stat(LOCK) else None
+        why = "it was deleted" if self.state.stat(LOCK) else None
         if self._inode():
             try:
                 db = self._connect()
@@ -109,18 +111,18 @@ class Index:
         try:
             self._unlink()
             # Made here, so that its mode, which SQLite gives to the files beside it too, is ours.
-            os.close(os.open(FILE, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._state.fd))
+            os.close(os.open(FILE, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self.state.fd))
             db = self._connect()
             self._make(db, why)
         except OSError as error:
-            raise from_os(error, f"make the index in {self._state.path}") from None
+            raise from_os(error, f"make the index in {self.state.path}") from None
         except apsw.Error as error:
             raise translated(error, self.path) from None
         self.made_again = why
         return db
 
     def _connect(self) -> apsw.Connection:
-        path = os.path.realpath(self._state.path)
+        path = os.path.realpath(self.state.path)
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         db = apsw.Connection(f"{path}/{FILE}", flags=flags)
         db.set_busy_timeout(_BUSY_MS)
@@ -145,7 +147,7 @@ class Index:
             db.execute(schema)
             db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
             db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
-        os.close(os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._state.fd))
+        os.close(os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.state.fd))
 
     # ------------------------------------------------------------ reading
 
@@ -183,9 +185,9 @@ class Index:
     def alone(self) -> Iterator[None]:
         """Holds the kernel lock under which the index is brought up to date: one process at a time."""
         try:
-            fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._state.fd)
+            fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.state.fd)
         except OSError as error:
-            raise from_os(error, f"lock the index in {self._state.path}") from None
+            raise from_os(error, f"lock the index in {self.state.path}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield

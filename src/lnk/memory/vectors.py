@@ -8,6 +8,8 @@ else NumPy by blocks. Both are imported late: no NumPy is loaded where nothing h
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from lnk.memory.mapped import Part
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -80,21 +82,32 @@ class Matrix:
     So whoever asks must look up in the index which of the found rows are still there: ids are never given twice.
     """
 
-    def __init__(self, dims: int, compare: Compare | None = None) -> None:
+    def __init__(self, dims: int, compare: Compare | None = None, first: Part | None = None) -> None:
+        """`first`: rows that are in memory already; others come behind them."""
         import numpy as np
 
         self.dims = dims
-        self.count = 0
         self._compare = compare or best_compare()
-        self._rows = np.empty((0, dims), np.int8)
-        self._ids = np.empty(0, np.int64)
-        self._documents = np.empty(0, np.int64)
-        self._shorten = np.empty(0, np.float32)  # one through each row's length
+        self._first = first
+        self._own = Part(
+            np.empty((0, dims), np.int8), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
+        )
+        self._owned = 0  # rows of it that are used
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._owned + (len(self._first.ids) if self._first else 0)
 
     @property
     def last(self) -> int:
         """The highest id in it, 0 where there is none."""
-        return int(self._ids[self.count - 1]) if self.count else 0
+        return int(self.parts()[-1].ids[-1]) if self.count else 0
+
+    def parts(self) -> list[Part]:
+        """The rows that there are, one part behind the other."""
+        own = Part(*(each[: self._owned] for each in self._own))
+        return [part for part in (self._first, own) if part is not None and len(part.ids)]
 
     def add(self, ids: Sequence[int], documents: Sequence[int], vectors: Sequence[bytes]) -> None:
         """More rows, of higher ids: each a vector of `dims` int8, and the document that it is of."""
@@ -102,26 +115,17 @@ class Matrix:
 
         if not ids:
             return
-        start, self.count = self.count, self.count + len(ids)
-        self._make_room()
+        start, self._owned = self._owned, self._owned + len(ids)
+        if self._owned > len(self._own.ids):
+            room = int(self._owned * GROWTH) if len(self._own.ids) else self._owned
+            self._own = Part(*(_with_room(each, room) for each in self._own))
         rows = np.frombuffer(b"".join(vectors), np.int8).reshape(len(ids), self.dims)
-        self._rows[start : self.count] = rows
-        self._ids[start : self.count] = ids
-        self._documents[start : self.count] = documents
+        self._own.rows[start : self._owned] = rows
+        self._own.ids[start : self._owned] = ids
+        self._own.documents[start : self._owned] = documents
         for at in range(0, len(ids), BLOCK_ROWS):  # as floats all at once would take four times their room
             lengths = np.linalg.norm(rows[at : at + BLOCK_ROWS].astype(np.float32), axis=1)
-            self._shorten[start + at : start + at + len(lengths)] = 1 / np.where(lengths == 0, 1, lengths)
-
-    def _make_room(self) -> None:
-        import numpy as np
-
-        if self.count > len(self._ids):
-            room = int(self.count * GROWTH) if len(self._ids) else self.count
-            for name in ("_rows", "_ids", "_documents", "_shorten"):
-                old = getattr(self, name)
-                new = np.empty((room, *old.shape[1:]), old.dtype)
-                new[: len(old)] = old
-                setattr(self, name, new)
+            self._own.shorten[start + at : start + at + len(lengths)] = 1 / np.where(lengths == 0, 1, lengths)
 
     def nearest(self, query: bytes, most: int, among: Callable[[], set[int]] | None = None) -> list[Scored]:
         """The `most` rows that are nearest to `query` (int8), nearest first. `among`: the documents that count."""
@@ -130,13 +134,31 @@ class Matrix:
         if not self.count:
             return []
         wanted = np.frombuffer(query, np.int8)
-        scores = self._compare(self._rows[: self.count], wanted) * self._shorten[: self.count]
+        parts = self.parts()
+        scores = np.concatenate([self._compare(part.rows, wanted) * part.shorten for part in parts])
         if among is not None:
             allowed = np.fromiter(among(), np.int64)
-            scores[~np.isin(self._documents[: self.count], allowed)] = -np.inf
+            scores[~np.isin(np.concatenate([part.documents for part in parts]), allowed)] = -np.inf
         found = _highest(scores, most)
+        ids = [part.ids for part in parts]
         length = float(np.linalg.norm(wanted.astype(np.float32))) or 1.0
-        return [Scored(int(self._ids[at]), float(scores[at]) / length) for at in found if scores[at] > -np.inf]
+        return [Scored(_at(ids, int(at)), float(scores[at]) / length) for at in found if scores[at] > -np.inf]
+
+
+def _at(parts: "list[np.ndarray[Any, Any]]", place: int) -> int:
+    for part in parts:
+        if place < len(part):
+            return int(part[place])
+        place -= len(part)
+    raise IndexError(place)
+
+
+def _with_room(old: "np.ndarray[Any, Any]", room: int) -> "np.ndarray[Any, Any]":
+    import numpy as np
+
+    new = np.empty((room, *old.shape[1:]), old.dtype)
+    new[: len(old)] = old
+    return new
 
 
 def _highest(scores: "np.ndarray[Any, Any]", most: int) -> "np.ndarray[Any, Any]":
