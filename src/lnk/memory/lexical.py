@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import apsw
@@ -20,18 +21,15 @@ SMALL: Final = 500
 # hit@1; at 1,000 chunks (vault_links, cmrc2018_zh, jsquad_ja) half the time, and not one point lost.
 COMMON_FROM: Final = SMALL
 COMMON_SHARE: Final = 0.25
-# Neighbouring words of a question near each other: LoCoMo +0.016 of hit@1, vault_links +0.016, 1 ms.
-NEAR_ROWS: Final = 50
-NEAR_WORDS: Final = 8
-NEAR_PLACES: Final = 20  # of a word in one chunk that are looked at
-NEAR_TERMS_MAX: Final = 16
+# Neighbouring words of a question side by side: LoCoMo hit@1 +0.016, vault_links +0.008, at some 50 us a pair.
+BESIDE_TERMS_MAX: Final = 16
+BESIDE_ROWS_MAX: Final = 5000  # of the rarer word; where more hold it, it tells little and takes long
 COUNTS_HOLD: Final = 0.05  # the share of the chunks that may change until all is counted again
 HELD_MAX: Final = 62  # terms of a question that are looked for in the best documents
 _K1: Final = 1.2
 _B: Final = 0.75
 _WEIGHTS: Final = (TITLE_WEIGHT, BODY_WEIGHT, EXTRA_WEIGHT)
 _COUNTS_MAX: Final = 10_000
-_BODY: Final = 1  # the column
 _TOKENIZER: Final = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co Mn Mc")  # as the schema's
 
 
@@ -45,7 +43,6 @@ class Words:
         self._counts: dict[str, int] = {}
         index.db.register_fts5_function("small_bm25", _small_bm25)
         index.db.register_fts5_function("held", _held)
-        index.db.register_fts5_function("nearness", _nearness)
         self._tokenize = index.db.fts5_tokenizer(_TOKENIZER[0], list(_TOKENIZER[1:]))
 
     def rank(self, query: str, where: Filter, best: int = BEST) -> list[Hit]:
@@ -53,7 +50,7 @@ class Words:
         asked = self._rare(telling(terms(query)))
         if not asked:
             return []
-        match = " OR ".join(any_ending(asked))
+        match = " OR ".join(any_ending(asked, query))
         score = "small_bm25(words)" if self._chunks <= SMALL else f"bm25(words, {', '.join(map(str, _WEIGHTS))})"
         sql = f"SELECT rowid, -{score} AS score FROM words WHERE words MATCH ?"
         values: tuple[Any, ...] = ()
@@ -63,21 +60,25 @@ class Words:
         sql += " ORDER BY score DESC LIMIT ?"
         limit = ROWS
         while True:
-            rows = self._nearer(match, asked, self._index.rows(sql, match, *values, limit))
+            rows = self._nearer(asked, self._index.rows(sql, match, *values, limit))
             hits = by_document(rows, CHUNK_BITS, best)
             if len(hits) >= best or len(rows) < limit or limit >= ROWS_MAX:
                 return hits
             limit *= 8
 
-    def _nearer(self, match: str, asked: list[str], rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """The best rows score more where neighbouring words of the question stand near each other."""
-        if not 2 <= len(asked) <= NEAR_TERMS_MAX or any(map(has_unspaced, asked)):
+    def _nearer(self, asked: list[str], rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        """Rows score more where two neighbouring words of the question stand side by side: the lesser's weight."""
+        if len(asked) > BESIDE_TERMS_MAX or any(map(has_unspaced, asked)):
             return rows
-        best = [row for row, _ in rows[:NEAR_ROWS]]
-        marks = ",".join("?" * len(best))
-        sql = f"SELECT rowid, nearness(words, ?) FROM words WHERE words MATCH ? AND rowid IN ({marks})"
-        weights = ",".join(f"{self._idf(term):.3f}" for term in asked)
-        more = dict(self._index.rows(sql, weights, match, *best))
+        more: dict[int, float] = {}
+        for one, other in pairwise(asked):
+            if min(self._count(one), self._count(other)) <= BESIDE_ROWS_MAX:
+                weight = min(self._idf(one), self._idf(other))
+                match = f"body : NEAR({one} {other}, 0)"
+                for (row,) in self._index.db.execute("SELECT rowid FROM words WHERE words MATCH ?", (match,)):
+                    more[row] = more.get(row, 0.0) + weight
+        if not more:
+            return rows
         return sorted(((row, score + more.get(row, 0.0)) for row, score in rows), key=lambda row: -row[1])
 
     def coverage(self, query: str, hits: Sequence[Hit]) -> float:
@@ -90,7 +91,7 @@ class Words:
         marks = ",".join("?" * len(chunks))
         sql = f"SELECT rowid, held(words) FROM words WHERE words MATCH ? AND rowid IN ({marks})"
         held: dict[int, int] = {}
-        for chunk, bits in self._index.rows(sql, " OR ".join(any_ending(asked)), *chunks):
+        for chunk, bits in self._index.rows(sql, " OR ".join(any_ending(asked, query)), *chunks):
             document = chunk >> CHUNK_BITS
             held[document] = held.get(document, 0) | bits
         best = max(
@@ -141,23 +142,6 @@ class Words:
 def _held(api: Any, *_: Any) -> int:
     """Which of the question's first terms a chunk holds, a bit each, as many as SQLite's numbers have."""
     return sum(1 << phrase for phrase in range(min(len(api.phrases), HELD_MAX)) if any(api.phrase_columns(phrase)))
-
-
-def _nearness(api: Any, *given: Any) -> float:
-    """Of each two neighbouring terms that stand within NEAR_WORDS: the lesser weight by the square of the distance."""
-    kept = api.aux_data
-    if kept is None:
-        kept = api.aux_data = [float(weight) for weight in given[0].split(",")]
-    total = 0.0
-    before: Sequence[int] = ()
-    for phrase, weight in enumerate(kept[: len(api.phrases)]):
-        here = api.phrase_locations(phrase)[_BODY]
-        if before and here:
-            distance = min(abs(one - other) for one in before[:NEAR_PLACES] for other in here[:NEAR_PLACES])
-            if distance <= NEAR_WORDS:
-                total += min(weight, kept[phrase - 1]) / max(1, distance * distance)
-        before = here
-    return total
 
 
 def _small_bm25(api: Any, *_: Any) -> float:

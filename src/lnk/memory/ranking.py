@@ -26,6 +26,7 @@ MERGED_NEAR_TIE: Final = 0.05  # and of two lists' scaled scores: LoCoMo hit@1 0
 VERSION_TIE: Final = 0.2
 VERSION_SHARE: Final = 0.5
 VERSION_PLACES: Final = 20  # and from no more places below
+VERSION_FIRST: Final = 30  # as many as an answer shows
 VERSION_WORDS: Final = 0.5  # the shorter one has at least half as many
 COVERING: Final = 3  # documents of the words' list of which the best says how much of the question words cover
 WORDS_LEAST: Final = 0.2  # the words' share where their best documents hold nothing of the question,
@@ -125,7 +126,7 @@ def _newer_versions_first(hits: list[Hit], documents: dict[int, Document]) -> li
     marks_of = cache(_marks)
     ordered: list[Hit] = []
     left = list(hits)
-    while left:
+    while left and len(ordered) < VERSION_FIRST:
         hit, one = left[0], documents[left[0].document]
         floor = hit.score * (1 - VERSION_TIE)
         newer = (
@@ -142,7 +143,7 @@ def _newer_versions_first(hits: list[Hit], documents: dict[int, Document]) -> li
             left.insert(0, moved._replace(score=hit.score))
         else:
             ordered.append(moved)
-    return ordered
+    return ordered + left
 
 
 def _says_the_same(one: Document, other: Document, marks_of: Callable[[bytes], frozenset[int]]) -> bool:
@@ -154,9 +155,7 @@ def _says_the_same(one: Document, other: Document, marks_of: Callable[[bytes], f
             return False  # sketches of different kinds tell nothing of each other
         mine, others = set(one.sketch.split()), set(other.sketch.split())
         return len(mine & others) >= VERSION_SHARE * len(mine | others) > 0
-    mine_marks, other_marks = marks_of(one.sketch), marks_of(other.sketch)
-    lowest = sorted(mine_marks | other_marks)[:SKETCH_MARKS]
-    return sum(mark in mine_marks and mark in other_marks for mark in lowest) >= VERSION_SHARE * len(lowest)
+    return _estimate(marks_of(one.sketch), marks_of(other.sketch)) >= VERSION_SHARE
 
 
 def without_copies(
@@ -188,11 +187,17 @@ def without_copies(
 
 
 def maybe_copy(one: frozenset[int], other: frozenset[int]) -> bool:
-    """Whether two documents may be copies, by their lowest marks: an estimate of the share of words in common."""
-    if len(one & other) < COPY_ESTIMATE * min(len(one), len(other)):
-        return False  # no estimate can be higher: the quick answer, which nearly all get
+    """Whether two documents may be copies, by their lowest marks."""
+    return _estimate(one, other, COPY_ESTIMATE) >= COPY_ESTIMATE
+
+
+def _estimate(one: frozenset[int], other: frozenset[int], least: float = VERSION_SHARE) -> float:
+    """The share of words in common, by two documents' lowest marks; 0 where it is below `least`."""
+    both = one & other
+    if len(both) < least * min(len(one), len(other)):
+        return 0.0  # no estimate can be higher: the quick answer, which nearly all get
     lowest = sorted(one | other)[:SKETCH_MARKS]
-    return sum(mark in one and mark in other for mark in lowest) >= COPY_ESTIMATE * len(lowest)
+    return sum(mark in both for mark in lowest) / max(1, len(lowest))
 
 
 def is_copy(one: dict[bytes, int], other: dict[bytes, int]) -> bool:

@@ -1,0 +1,103 @@
+"""What words find though they are not written as the question has them: endings, days, neighbours, small words."""
+
+import os
+import subprocess
+from datetime import UTC, datetime
+
+import pytest
+
+
+def _at(day: str) -> float:
+    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.requirement("RANK-2")
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("The roof was insured against hail.", "insurance of roofs"),
+        ("We are repairing the bicycles.", "repaired bicycle"),
+        ("Компания арендовала два склада.", "аренда складов компании"),
+        ("Evin kapıları yenilendi.", "kapısı yenilenen ev"),
+        (
+            "Die Versicherungen für das Gebäude sind gekündigt.",
+            "Kündigung der Gebäudeversicherung, gekündigte Versicherung",
+        ),
+    ],
+)
+def test_a_word_is_found_whatever_its_ending(place, session, text, query):
+    place.write("memory/found.md", f"# Note\n\n{text}\n")
+    place.write("memory/other.md", "# Another\n\nNothing of all that.\n")
+    assert session().settled().paths(query)[:1] == ["memory/found.md"]
+
+
+_BOATS = {
+    "2023-05-08": "a red boat with two sails, which Ana wants to buy",
+    "2023-05-09": "the price of moorings and who pays them every year",
+    "2022-05-08": "oars, ropes, and where to keep them all winter long",
+    "2023-08-08": "fish that nobody has seen since the bridge was built",
+}
+
+
+@pytest.mark.requirement("RANK-2")
+def test_a_day_in_words_finds_what_was_changed_then(place, session):
+    for day in _BOATS:
+        place.write(f"memory/{day}.txt", f"We met at the harbour and talked about {_BOATS[day]}.\n", at=_at(day))
+    memory = session().settled()
+    for query in ("what did we talk about on 8 May 2023", "harbour, May 8 2023"):
+        assert memory.paths(query)[0] == "memory/2023-05-08.txt"
+
+
+@pytest.mark.requirement("RANK-2", "INDEX-12")
+def test_a_file_that_is_only_touched_is_found_by_its_new_day_and_no_more_by_the_old_one(place, session):
+    file = place.write("memory/a.txt", "We met at the harbour.\n", at=_at("2021-01-02"))
+    place.write("memory/b.txt", "We met at the station.\n", at=_at("2024-06-02"))
+    memory = session().settled()
+    assert memory.paths("January 2021") == ["memory/a.txt"]
+    os.utime(file, (_at("2022-03-04"),) * 2)
+    assert memory.paths("March 2022") == ["memory/a.txt"]
+    assert memory.paths("January 2021") == []
+    file.unlink()
+    assert memory.paths("March 2022") == []
+    memory.close()
+    engine = place.argv()[0]
+    checked = [engine, "check", str(place.home), str(place.state), str(place.agent)]
+    assert subprocess.run(checked, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.requirement("RANK-2")
+def test_words_that_stand_side_by_side_as_in_the_question_come_first(place, session):
+    place.write("memory/a.md", "# A\n\nThe garden has a wall, and a stone lies before its old door of oak.\n", at=5e8)
+    place.write(
+        "memory/b.md", "# B\n\nThe door has a stone wall, and a garden lies before its old oak of all.\n", at=4e8
+    )
+    place.write(
+        "memory/c.md", "# C\n\nThe wall has an old oak, and a garden lies before its door of wood stone.\n", at=6e8
+    )
+    memory = session().settled()
+    assert memory.paths("stone wall garden")[0] == "memory/b.md"
+    assert memory.paths("old oak")[-1] == "memory/a.md"
+
+
+@pytest.mark.requirement("RANK-2", "RANK-10")
+def test_small_words_of_a_question_find_nothing_by_themselves_but_alone_they_do(place, session):
+    place.write("memory/boiler.md", "# Boiler\n\nService every autumn; call Hansen about pressure.\n")
+    small = (
+        "What is it that you have there? This is what we had when they were here, and who did it is for us to say.\n"
+    )
+    place.write("memory/talk.md", "# Talk\n\n" + small * 3)
+    memory = session().settled()
+    assert memory.paths("who is it that we have to call when the boiler has no pressure")[0] == "memory/boiler.md"
+    assert memory.paths("what is it") == ["memory/talk.md"]
+
+
+@pytest.mark.requirement("RANK-3")
+def test_turns_of_a_conversation_are_found_together_with_what_was_said_around_them(place, session):
+    turns = [f"## 2026-02-0{day} 10:00 · {who}\n\n{said}\n" for day, who, said in (
+        (1, "Ana", "Which paint did we take for the fence?"),
+        (1, "Agent", "Larch oil, two coats."),
+        (2, "Ana", "Good. Order five litres."),
+    )]  # fmt: skip
+    place.write("chats/link-main/conversation.md", "# Fence\n\n" + "\n".join(turns))
+    (found,) = session().settled().search("how many litres of oil")["results"]
+    assert all(said in found["text"] for said in ("Which paint", "Larch oil", "five litres"))
