@@ -566,15 +566,15 @@ def test_an_empty_answer_says_that_the_first_index_is_not_made_yet(place, sessio
 
 # What words alone find first today, of the questions of each kind; every change is held to it.
 FIRST = {
-    "words": (20, 25),
+    "words": (24, 25),
     "newest": (2, 3),
     "conversation": (4, 4),
     "cjk": (5, 5),
-    "identifier": (3, 4),
+    "identifier": (4, 4),
     "paraphrase": (1, 8),
     "language": (0, 4),
 }
-FIRST_OF_ALL = 35  # of 53
+FIRST_OF_ALL = 40  # of 53
 
 
 @pytest.mark.requirement("RANK-8")
