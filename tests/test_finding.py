@@ -91,6 +91,18 @@ def test_small_words_of_a_question_find_nothing_by_themselves_but_alone_they_do(
     assert memory.paths("what is it") == ["memory/talk.md"]
 
 
+@pytest.mark.requirement("RANK-2")
+def test_a_sections_heading_counts_as_a_title_does(place, session):
+    chapter = "We look at the tyres, the chain and the brakes.\n\n"
+    place.write(
+        "memory/bicycle.md", "# Bicycle\n\n" + chapter + "## Winter storage\n\n" + chapter + "## Lamps\n\n" + chapter
+    )
+    place.write(
+        "memory/cellar.md", "# Cellar\n\nIn winter the storage of apples is in the cellar, for winter is long.\n"
+    )
+    assert session().settled().paths("winter storage") == ["memory/bicycle.md", "memory/cellar.md"]
+
+
 @pytest.mark.requirement("RANK-3")
 def test_turns_of_a_conversation_are_found_together_with_what_was_said_around_them(place, session):
     turns = [f"## 2026-02-0{day} 10:00 · {who}\n\n{said}\n" for day, who, said in (
