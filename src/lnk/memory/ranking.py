@@ -4,7 +4,7 @@ Scores are positive here, more is better; SQLite's bm25 is negative.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from struct import unpack
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ WORDS_LEAST: Final = 0.2  # the words' share where their best documents hold not
 WORDS_SPAN: Final = 0.7  # and how much it grows to where one holds all
 BEST_WITH_COPIES: Final = 3200  # so far is looked where copies of one text take the places of the best
 COPY_SHARE: Final = 0.9
+MARKS_KEPT: Final = 2048  # of documents that were found lately, 3 KB each
 COPY_ESTIMATE: Final = 0.55  # of the shares of two sketches; 0.9 of the words is 0.82 there, four errors above this
 
 
@@ -123,7 +124,6 @@ def newest_first(hits: Sequence[Hit], documents: dict[int, Document], near: floa
 
 
 def _newer_versions_first(hits: list[Hit], documents: dict[int, Document]) -> list[Hit]:
-    marks_of = cache(_marks)
     ordered: list[Hit] = []
     left = list(hits)
     while left and len(ordered) < VERSION_FIRST:
@@ -134,7 +134,7 @@ def _newer_versions_first(hits: list[Hit], documents: dict[int, Document]) -> li
             for place, each in enumerate(left[:VERSION_PLACES])
             if each.score >= floor
             and documents[each.document].changed > one.changed
-            and _says_the_same(one, documents[each.document], marks_of)
+            and _says_the_same(one, documents[each.document])
         )
         # The newest of several comes up step by step: each passes the one before it.
         place = next(newer, 0)
@@ -146,7 +146,7 @@ def _newer_versions_first(hits: list[Hit], documents: dict[int, Document]) -> li
     return ordered + left
 
 
-def _says_the_same(one: Document, other: Document, marks_of: Callable[[bytes], frozenset[int]]) -> bool:
+def _says_the_same(one: Document, other: Document) -> bool:
     """Whether about half of the words of two documents are the same, by their sketches."""
     if not VERSION_WORDS <= one.words / max(1, other.words) <= 1 / VERSION_WORDS:
         return False
@@ -155,7 +155,7 @@ def _says_the_same(one: Document, other: Document, marks_of: Callable[[bytes], f
             return False  # sketches of different kinds tell nothing of each other
         mine, others = set(one.sketch.split()), set(other.sketch.split())
         return len(mine & others) >= VERSION_SHARE * len(mine | others) > 0
-    return _estimate(marks_of(one.sketch), marks_of(other.sketch)) >= VERSION_SHARE
+    return _estimate(_marks(one.sketch), _marks(other.sketch)) >= VERSION_SHARE
 
 
 def without_copies(
@@ -166,12 +166,12 @@ def without_copies(
     `words_of` gives a document's words and how often each stands there; it is asked only where a sketch says "maybe".
     """
     groups: list[tuple[Hit, list[Document]]] = []
-    words_of, marks_of = cache(words_of), cache(_marks)
+    words_of = cache(words_of)
 
     def copies(one: Document, lead: Document) -> bool:
         if one.words < SHORT_WORDS or lead.words < SHORT_WORDS:
             return one.words == lead.words > 0 and one.sketch == lead.sketch
-        return maybe_copy(marks_of(one.sketch), marks_of(lead.sketch)) and is_copy(words_of(one.id), words_of(lead.id))
+        return maybe_copy(_marks(one.sketch), _marks(lead.sketch)) and is_copy(words_of(one.id), words_of(lead.id))
 
     for hit in hits:
         one = documents[hit.document]
@@ -206,5 +206,6 @@ def is_copy(one: dict[bytes, int], other: dict[bytes, int]) -> bool:
     return shared >= COPY_SHARE * max(sum(one.values()), sum(other.values()))
 
 
+@lru_cache(maxsize=MARKS_KEPT)
 def _marks(sketch: bytes) -> frozenset[int]:
     return frozenset(unpack(f">{len(sketch) // 4}I", sketch))
