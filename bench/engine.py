@@ -58,11 +58,15 @@ class Session(Program):
 
 
 def argv(home: Path, state: Path, program: list[str] = PROGRAM) -> list[str]:
-    """The command that serves `home` as an agent's Home, with an agent's folder without conversations beside it."""
+    """The command that serves `home` as an agent's Home, with an agent's folder without conversations beside it.
+
+    By words alone: what measures meaning adds a spec of its own, and the last one counts.
+    """
     agent = state / "agent"
     for each in (home / "memory", agent / "chats"):
         each.mkdir(parents=True, exist_ok=True)
-    return [*program, "serve", str(home), str(state / "link"), str(agent), "--notes", str(agent / "notes.md")]
+    command = [*program, "serve", str(home), str(state / "link"), str(agent), "--notes", str(agent / "notes.md")]
+    return [*command, "--spec", '{"model": "none"}']
 
 
 @contextmanager
