@@ -10,7 +10,7 @@ import apsw
 from lnk.memory.analyse import any_ending, has_unspaced, telling, terms
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
-from lnk.memory.ranking import BEST, BODY_WEIGHT, EXTRA_WEIGHT, TITLE_WEIGHT, Hit, by_document
+from lnk.memory.ranking import BEST, BODY_WEIGHT, EXTRA_WEIGHT, TITLE_WEIGHT, UNSPACED_COVERS, Hit, by_document
 
 ROWS: Final = 300  # chunks fetched for BEST documents at first; more where few documents have many chunks
 ROWS_MAX: Final = 20_000
@@ -97,7 +97,8 @@ class Words:
         best = max(
             (sum(weight for at, weight in enumerate(weights) if bits >> at & 1) for bits in held.values()), default=0.0
         )
-        return best / sum(weights)
+        share = best / sum(weights)
+        return min(1.0, share * UNSPACED_COVERS) if has_unspaced(query) else share
 
     def _idf(self, term: str) -> float:
         count = self._count(term)
