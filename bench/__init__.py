@@ -1,1 +1,1 @@
-"""Measurements of speed and size: one command each, one JSON object each; see README.md."""
+"""Measurements of speed, size and what is found: one command each, one JSON object each; see README.md."""

@@ -15,6 +15,7 @@ from lnk.mcp.client import Answer, Program
 ENGINE = str(Path(sys.executable).parent / "lnk-link-memory")
 LNK = str(Path(sys.executable).parent / "lnk")
 LNK_WAIT_S = 60
+WORDS_ALONE = str(Path(__file__).parent / "ends" / "words_alone")  # as PYTHONPATH: without the extra `meaning`
 
 
 class Place:
@@ -49,7 +50,10 @@ class Place:
 
 
 class Person:
-    """Someone at a terminal: their home, their Link folder, their folder for temporary files, and `lnk`."""
+    """Someone at a terminal: their home, their Link folder, their folder for temporary files, and `lnk`.
+
+    They have installed it without the extra `meaning`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,6 +66,7 @@ class Person:
             "TMPDIR": str(self.temporary),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
+            "PYTHONPATH": WORDS_ALONE,
         }
 
     def write(self, path: str, text: str | bytes) -> Path:

@@ -99,7 +99,7 @@ def test_command_prints_every_variable_as_a_flag():
     )
 
 
-@pytest.mark.requirement("CONTRACT-2")
+@pytest.mark.requirement("CONTRACT-2", "CONTRACT-6", "VECT-6")
 @pytest.mark.parametrize(
     ("spec", "model"),
     [
@@ -109,6 +109,7 @@ def test_command_prints_every_variable_as_a_flag():
         ('{"model": "bge-m3"}', "bge-m3"),
         ('{"model": "hf.co/Org/Name-GGUF:Q4_K_M"}', "hf.co/Org/Name-GGUF:Q4_K_M"),
         ('{"model": "none"}', None),
+        ('{"model": "builtin"}', None),  # the engine runs it itself
     ],
 )
 def test_command_asks_for_the_model_that_the_spec_names(spec, model):

@@ -1,9 +1,11 @@
 """`lnk model`: the real program against runtimes on loopback, as they answer and as they should not."""
 
 import contextlib
+import http.client
 import itertools
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -45,6 +47,7 @@ from lnk.models.settings import ollama_address, read_settings
 
 USAGE, INVALID, REFUSED, MISSING, UNAVAILABLE, CORRUPT, INTERRUPTED = 2, 10, 11, 12, 15, 16, 130
 WAIT_S = 30
+FORMATS = Path(__file__).parent.parent / "docs" / "formats.md"
 SHORT = "2"  # seconds that a hostile runtime may cost a test
 
 Serve = Callable[[Answering], Server]
@@ -103,6 +106,23 @@ class Home(Person):
         finally:
             process.kill()
             process.communicate()
+
+    @contextlib.contextmanager
+    def waiting(self, model: str, *argv: str) -> Iterator[subprocess.Popen[str]]:
+        """`lnk model serve --again`, which need not serve yet."""
+        process = subprocess.Popen(
+            [LNK, "model", "serve", model, "--json", "--again", *argv],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=WAIT_S)
 
 
 class Served:
@@ -406,6 +426,20 @@ def test_wrong_settings_are_refused_naming_file_key_and_what_is_allowed(home, te
     assert str(home.config / "settings.toml") in said
     assert [word for word in named if word not in said] == []
     assert said.endswith(".") and "\n" not in said
+
+
+def test_the_files_that_the_documents_show_are_right(home):
+    shown = re.findall(r"^## `([\w-]+\.toml)`\n.*?^```toml\n(.*?)^```", FORMATS.read_text("utf-8"), re.S | re.M)
+    files = {name: text for name, text in shown if name != "agent.toml"}
+    one_way = re.sub(r"^(command|file) = .*\n", "", files["settings.toml"].partition("[models.serve")[2], flags=re.M)
+    home.settings(files["settings.toml"].partition("[models.serve")[0] + "[models.serve" + one_way)
+    home.facts(files["model-facts.toml"])
+    settings = read_settings(home.environment)
+    assert [at.port for at in settings.urls] == [9000] and settings.look == ("ollama", "lm-studio", "llama-cpp")
+    assert settings.serve["qwen3-embedding:0.6b"].by == "url"
+    assert read_catalogue(home.environment).facts("my-model") == Facts(
+        query="query: ", document="passage: ", dims=256, tokens=512, pooling="mean"
+    )
 
 
 def test_settings_say_where_to_look_and_else_each_runtime_is_where_it_usually_is(home):
@@ -895,6 +929,86 @@ def _all_of(stream: socket.socket) -> bytes:
     return b"".join(iter(lambda: stream.recv(1 << 16), b""))
 
 
+@pytest.mark.requirement("CONTRACT-6")
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("ollama", ollama("hf.co/gpustack/bge-m3-GGUF:Q8_0")),
+        ("lm_studio", lm_studio("text-embedding-bge-m3@q8_0")),
+        ("llama_cpp", llama_cpp("/models/bge-m3-Q8_0.gguf")),
+    ],
+)
+def test_at_the_port_the_model_has_the_name_it_was_asked_for_by_and_its_own(home, serve, kind, answer):
+    """An engine asks for the name in its spec, and was told the address before anybody knew which runtime has it."""
+    server, port = serve(answer), unused_port()
+    home.facts('[bge-m3]\nollama = ["hf.co/gpustack/bge-m3-GGUF"]\n')
+    home.look(**{kind: server})
+    with home.serving("bge-m3", "--port", str(port)) as served:
+        own = served.line["model"]
+        for name in ("bge-m3", own):
+            served.line["model"] = name
+            assert served.vector() == [0.5] * DIMS
+        served.end()
+    assert [body["model"] for body in server.posts()] == [own] * 3
+    assert {"model": own, "input": "a note"} in server.posts()
+
+
+def test_at_the_port_the_model_is_under_v1_wherever_its_server_has_it(home, serve):
+    answer = lambda request: as_json(embedding([0.1, 0.2])) if request.path == "/api/embeddings" else Reply(404)  # noqa: E731
+    server, port = serve(answer), unused_port()
+    home.look(f'[models.serve.bge-m3]\nurl = "{server.url}/api"\n')
+    with home.serving("bge-m3", "--port", str(port), "--look", "0.05") as served:
+        assert served.line["url"] == f"http://127.0.0.1:{port}/v1"
+        assert served.vector() == served.vector() == [0.1, 0.2]
+        served.end()
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, int]]:
+    """A server behind a relay that puts a model's name right, and the relay's port."""
+    home, server, port = Home(tmp_path_factory.mktemp("renamed")), Server(lm_studio("text-embedding-bge-m3")), 0
+    home.look(lm_studio=server)
+    port = unused_port()
+    with home.serving("bge-m3", "--port", str(port)) as served:
+        yield server, port
+        served.end()
+    server.close()
+
+
+def test_requests_on_one_connection_are_each_put_right(renamed):
+    server, port = renamed
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    for number in range(3):
+        connection.request("POST", "/v1/embeddings", json.dumps({"model": "bge-m3", "input": f"né {number}"}))
+        answer = connection.getresponse()
+        assert (answer.status, json.load(answer)["object"]) == (200, "list")
+    connection.request("GET", "/v1/models")
+    assert json.load(connection.getresponse())["data"][0]["id"] == "text-embedding-bge-m3"
+    connection.close()
+    assert server.posts()[-3:] == [{"model": "text-embedding-bge-m3", "input": f"né {number}"} for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /v1/embeddings HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"POST /v1/embeddings HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST /v1/embeddings HTTP/1.1\r\nContent-Length: -2\r\n\r\n{}",
+        b"POST /v1/embeddings HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n{}",
+        b"POST /v1/embeddings HTTP/1.1\r\nX: " + b"x" * (1 << 17) + b"\r\n\r\n",
+        b"\0\xff no request\r\n\r\n",
+        b"POST\r\n\r\n",
+    ],
+)
+def test_what_cannot_be_put_right_breaks_off_and_reaches_nobody(renamed, request_):
+    server, port = renamed
+    before = len(server.asked)
+    with socket.create_connection(("127.0.0.1", port), WAIT_S) as client, contextlib.suppress(OSError):
+        client.sendall(request_)
+        assert client.recv(1) == b""
+    assert len(server.asked) == before
+
+
 def test_the_port_that_the_runtime_itself_has_needs_no_relay(home, serve):
     server = serve(ollama("bge-m3:latest"))
     home.look(ollama=server)
@@ -924,6 +1038,56 @@ def test_a_runtime_that_comes_up_late_is_found_at_the_port_that_was_chosen_befor
             assert served.line["url"] == f"http://127.0.0.1:{port}/v1"
             assert served.vector() == [0.5] * DIMS
             served.end()
+
+
+# ---------------------------------------------------------------- serve: again, beside another process
+
+
+@pytest.mark.requirement("CONTRACT-7")
+def test_again_waits_for_a_runtime_and_finds_it_anew_after_it_was_gone(home, serve):
+    late, port = unused_port(), str(unused_port())
+    home.look(lm_studio=late)
+    with home.waiting("bge-m3", "--port", port, "--look", "0.05") as process:
+        assert "No model runtime runs" in process.stderr.readline()
+        for _ in range(2):
+            server = serve(lm_studio("text-embedding-bge-m3"), late)
+            assert Served(process).vector() == [0.5] * DIMS
+            server.close()
+            assert "is gone" in process.stderr.readline()
+
+
+def test_again_starts_a_program_that_is_no_use_once_and_goes_on_looking(home, serve):
+    program, late = Started(home, "ollama", models=["all-minilm:latest"]), unused_port()
+    home.look(ollama=unused_port(), lm_studio=late)
+    with home.waiting("bge-m3") as process:
+        assert "was started, but does not have bge-m3" in process.stderr.readline()
+        assert program.gone()
+        Path(home.root / "ollama.started").unlink()
+        assert "No model runtime runs" in process.stderr.readline()
+        serve(lm_studio("text-embedding-bge-m3"), late)
+        assert Served(process).line["runtime"] == "lm-studio"
+    assert not Path(home.root / "ollama.started").exists()
+
+
+def test_again_takes_a_wrong_file_for_one_that_is_mended(home, serve):
+    home.settings("[models]\nport = 1\n")
+    with home.waiting("bge-m3") as process:
+        assert "'port' in [models]" in process.stderr.readline()
+        home.look(ollama=serve(ollama("bge-m3:latest")))
+        assert Served(process).line["model"] == "bge-m3:latest"
+
+
+def test_again_refuses_at_once_what_no_runtime_can_have(home):
+    for model, status in (("none", REFUSED), ("-x", USAGE), ("a:b:c", INVALID)):
+        assert home.model("serve", model, "--again").returncode == status
+
+
+def test_beside_a_process_that_has_ended_it_ends(home, serve):
+    home.look(ollama=serve(ollama("bge-m3:latest")))
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    told = home.model("serve", "bge-m3", "--json", "--again", "--beside", done.stdout.decode().strip())
+    assert told.returncode == 128 + signal.SIGTERM
+    assert home.model("serve", "bge-m3", "--beside", "0").returncode == USAGE
 
 
 # ---------------------------------------------------------------- serve: what is started
@@ -1019,10 +1183,11 @@ def test_llama_server_is_started_with_the_file_that_the_settings_name(home):
             "runtime": "llama-cpp",
         }
         argv = program.told["argv"]
+        assert served.vector() == [0.5] * DIMS
         served.end()
     given = dict(itertools.pairwise(argv))
     assert given["--model"] == str(home.home / "q.gguf")
-    assert (given["--host"], given["--port"], given["--pooling"]) == ("127.0.0.1", str(port), "last")
+    assert (given["--host"], given["--pooling"]) == ("127.0.0.1", "last") and given["--port"] != str(port)
     assert given["--ctx-size"] == given["--ubatch-size"] == "2048" and "--embedding" in argv
     assert program.gone()
 

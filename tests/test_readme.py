@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import WORDS_ALONE
 from lnk.cli import program as person
 from lnk.service import program as engine
 
@@ -110,7 +111,7 @@ def test_the_first_command_prints_what_the_readme_shows(tmp_path):
     assert question
     done = subprocess.run(
         [str(Path(sys.executable).parent / "lnk"), "agent", "memory", "try", question[1]],
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": WORDS_ALONE},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

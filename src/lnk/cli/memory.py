@@ -12,11 +12,12 @@ import msgspec
 
 from lnk import __version__
 from lnk.agent import clients, example, memory
-from lnk.agent.folders import MAIN, Agents, check_name, documents_folder
+from lnk.agent.folders import MAIN, Agent, Agents, check_name, documents_folder
 from lnk.cli.output import (
     ProgressLine,
     command,
     counted,
+    faint,
     quoted,
     say,
     say_json,
@@ -28,15 +29,24 @@ from lnk.cli.output import (
     strong,
     tell,
 )
-from lnk.contract.spec import TOKENS_MAX
+from lnk.contract.spec import BUILTIN, MODEL_ASKED, NONE, TOKENS_MAX
 from lnk.errors import Invalid, LinkError, Missing
 from lnk.folder import Folder
 from lnk.mcp.client import Program
 
 TRY_RESULTS: Final = 3
 TRY_TOKENS: Final = 3_000
+# The built-in encoder reads some 100 passages a second. A person waits until a small folder that is tried is read, and
+# of their own a moment with each search: what is read then is kept, and a client's session reads all of it behind.
+TRY_PASSAGES: Final = 2_000
+TRY_WAIT_S: Final = 20.0
+SEARCH_WAIT_S: Final = 3.0
+STILL_S: Final = 5.0  # without one more passage read it is not waited for any longer
+LOOK_S: Final = 0.1
+MODEL_WAIT_S: Final = 1.0  # for a runtime that may have to load its model first
 EVER: Final = "1970-01-02"  # a `since` that leaves nothing out: the newest of all
 NOTES_BYTES_MAX: Final = 16 << 20
+INSTALL: Final = '`pip install "link-memory[meaning]"`'
 # What `check` answers -> how a person is told of each.
 DIFFERENCES: Final = {
     "not_indexed": "not indexed",
@@ -100,7 +110,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     notes = commands.add_parser("notes", parents=[one], help="show the agent's notes")
     notes.set_defaults(run=_notes)
 
-    status = commands.add_parser("status", parents=[one], help="what is indexed, and what is left out and why")
+    status = commands.add_parser(
+        "status", parents=[one], help="what is indexed, what ranks by meaning, what is left out and why"
+    )
     status.add_argument(
         "--check", action="store_true", help="compare the index with the folder; status 1 if they differ"
     )
@@ -135,7 +147,8 @@ def _try(asked: argparse.Namespace) -> int:
             _index(program)
             took = time.monotonic() - began
             count = _count(program)
-            found = _ask(program, "search", _try_question(asked.query))
+            reading = _Reading(memory.built_in(), TRY_WAIT_S, passages=TRY_PASSAGES)
+            found = reading.search(program, _try_question(asked.query))
     found["results"] = found["results"][:TRY_RESULTS]
     if asked.json:
         say_json({"documents": count, "seconds": round(took, 3), **found})
@@ -144,6 +157,7 @@ def _try(asked: argparse.Namespace) -> int:
     say(f"{counted(count, 'document')} of {where} indexed in {took:.1f} s." + ("" if asked.query else " The newest:"))
     say()
     say_results(found)
+    reading.say_how_far(found)
     if not found["results"]:  # after a result there is an empty line
         say()
     _say_next(asked.query, documents)
@@ -188,6 +202,56 @@ def _count(program: Program) -> int:
         if "next" not in found:
             return count
         further = {"next": found["next"]}
+
+
+class _Reading:
+    """How long an answer waits until the folder is read for meaning, and how far that got."""
+
+    def __init__(self, ranks: bool, wait_s: float, *, passages: int | None = None, named: str | None = None) -> None:
+        """`ranks`: something may rank by meaning. It is waited for at most `wait_s`, and not where more than
+        `passages` are left to read. `named`: the model that the spec names.
+        """
+        self._ranks = ranks
+        self._wait_s = wait_s
+        self._passages = passages
+        self._named = named
+
+    def search(self, program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a search finds, once it finds by meaning too or that takes too long."""
+        progress = ProgressLine("Reading for meaning", "passages")
+        began = moved = time.monotonic()
+        most = -1
+        try:
+            while True:
+                found = _ask(program, "search", given)
+                how, now = found.get("embedded"), time.monotonic()
+                if how is None or not self._waits(how["of"] - how["done"]):
+                    return found
+                if how["done"] > most:
+                    most, moved = how["done"], now
+                if now - began > self._wait_s or now - moved > STILL_S:
+                    return found
+                progress(how["done"], how["of"])
+                time.sleep(LOOK_S)
+        finally:
+            progress.end()
+
+    def _waits(self, left: int) -> bool:
+        return self._ranks and (self._passages is None or left <= self._passages)
+
+    def say_how_far(self, found: Mapping[str, Any]) -> None:
+        """A line where an answer is not by meaning, or not all of it, though it should be."""
+        how = found.get("embedded")
+        if how is None:
+            return
+        if not self._ranks:
+            if self._named:
+                say_styled(faint(f"(by words alone: {self._named} is not there; status tells how to get it)"))
+        elif how["done"] < how["of"]:
+            how_far = f"{how['done']:,} of {how['of']:,} passages are read for meaning"
+            say_styled(faint(f"({how_far}; the others are found by their words)"))
+        else:
+            say_styled(faint("(by words alone: the model did not answer in time)"))
 
 
 # ---------------------------------------------------------------- setup
@@ -249,11 +313,18 @@ def _told(which: clients.Client, name: str, path: str, changed: bool, entry: str
 
 def _search(asked: argparse.Namespace) -> int:
     since = asked.since or (None if asked.query or asked.path else EVER)
-    found = _call(asked, "search", query=asked.query, path=asked.path, kind=asked.kind, since=since, next=asked.next)
+    given = _given(asked, query=asked.query, path=asked.path, kind=asked.kind, since=since, next=asked.next)
+    agent = Agents(asked.link_home).need(asked.agent)
+    with memory.Session(agent, asked.environment, meaning=bool(asked.query), hear=tell) as session:
+        session.open()
+        _index(session)
+        reading = _Reading(session.ranks_by_meaning(MODEL_WAIT_S), SEARCH_WAIT_S, named=session.named)
+        found = reading.search(session, given)
     if asked.json:
         say_json(found)
         return 0
     say_results(found, reader=lambda path: _again(asked, "read", path, "agent"))
+    reading.say_how_far(found)
     _say_more(asked, found, asked.query, "path", "kind", "since", "tokens", "agent")
     return 0
 
@@ -326,11 +397,15 @@ def _notes(asked: argparse.Namespace) -> int:
 def _call(asked: argparse.Namespace, name: str, **arguments: Any) -> dict[str, Any]:
     """What the memory answers once it is up to date."""
     agent = Agents(asked.link_home).need(asked.agent)
-    given = {key: value for key, value in {**arguments, "tokens": asked.tokens}.items() if value is not None}
-    with memory.session(agent, asked.environment, hear=tell) as program:
-        program.open()
-        _index(program)
-        return _ask(program, name, given)
+    with memory.Session(agent, asked.environment, hear=tell) as session:
+        session.open()
+        _index(session)
+        return _ask(session, name, _given(asked, **arguments))
+
+
+def _given(asked: argparse.Namespace, **arguments: Any) -> dict[str, Any]:
+    """A call's arguments, with the size that was asked for."""
+    return {key: value for key, value in {**arguments, "tokens": asked.tokens}.items() if value is not None}
 
 
 def _ask(program: Program, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,8 +442,10 @@ def _status(asked: argparse.Namespace) -> int:
     agent = Agents(asked.link_home).need(asked.agent)
     if asked.check:
         return _check(asked)
-    _, found = _engine(asked, "status")
+    told, model = _model_of(agent, asked.environment)
+    _, found = _engine(asked, "status", **told)
     found["agent"] = msgspec.structs.asdict(agent)
+    found["meaning"] |= model
     if asked.json:
         say_json(found)
         return 0
@@ -378,7 +455,7 @@ def _status(asked: argparse.Namespace) -> int:
         ("conversations", f"{found['conversations']:,} in {found['folders'][-1]}"),
         ("text", f"{size(found['text_bytes'])} in {found['chunks']:,} chunks"),
         ("index", f"{size(found['index_bytes'])} in {found['state']}, made {found['made'][:10]}"),
-        ("search", "by words"),
+        *_meaning_rows(found["meaning"]),
         ("notes", f"{size(_size_of(agent.notes))} in {agent.notes}"),
     ]
     if agent.documents:
@@ -390,6 +467,52 @@ def _status(asked: argparse.Namespace) -> int:
     say_table(rows)
     say_notice(found)
     return 0
+
+
+def _model_of(agent: Agent, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """What the engine is told of the model that the agent's memory asks for; and what a person is, of who serves it."""
+    from lnk.models.beside import place_for
+    from lnk.models.serve import would_serve
+
+    spec = memory.spec_model(agent)
+    if spec in (NONE, BUILTIN):
+        return {}, {}
+    model = spec or MODEL_ASKED
+    try:
+        by, advice = would_serve(model, environment)
+        place = place_for(model, environment) if by else None
+    except LinkError as error:
+        return {}, {"advice": str(error)}
+    return {memory.MODEL_VARIABLE: place.told} if place else {}, {"served_by": by} if by else {"advice": advice}
+
+
+def _meaning_rows(meaning: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What ranks by meaning and how far it got, or why nothing does; and other models' vectors, which are kept."""
+    vectors = {each["model"]: each for each in meaning["vectors"]}
+    name, of = meaning["model"], meaning["of"]
+    if name is None:
+        rows = [("meaning", f"words only{_why_words(meaning)}")]
+    else:
+        by = f" by {meaning['served_by']}" if "served_by" in meaning and name != BUILTIN else ""
+        rows = [("meaning", _embedded(name + by, vectors.pop(name, None), of))]
+    return rows + [("", f"{_embedded(other, each, of)}: kept, not in use now") for other, each in vectors.items()]
+
+
+def _embedded(name: str, told: Mapping[str, Any] | None, of: int) -> str:
+    done, numbers = (told["passages"], f", {told['dims']:,} numbers") if told else (0, "")
+    return f"{done:,} of {of:,} passages embedded ({name}{numbers})"
+
+
+def _why_words(meaning: Mapping[str, Any]) -> str:
+    """Behind "words only": why, or how to get more."""
+    asked = meaning["asked"]
+    if asked is None:
+        return ' (the spec says "none")'
+    if asked == BUILTIN:
+        return f"; {INSTALL} adds the built-in encoder"
+    if meaning["named"]:
+        return f", since {asked} is not there: {meaning['advice']}"
+    return f"; to search by meaning, {INSTALL}, or {meaning['advice']}"
 
 
 def _check(asked: argparse.Namespace) -> int:
@@ -427,15 +550,18 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _engine(asked: argparse.Namespace, name: str) -> tuple[int, dict[str, Any]]:
-    """The exit status and answer of one of the engine's own commands; its progress goes to our standard error."""
+def _engine(asked: argparse.Namespace, name: str, **told: str) -> tuple[int, dict[str, Any]]:
+    """The exit status and answer of one of the engine's own commands; its progress goes to our standard error.
+
+    `told`: variables that it is given.
+    """
     import subprocess  # not needed to search
 
     agent = Agents(asked.link_home).need(asked.agent)
     argv = [memory.program_of(), name, agent.home, agent.state(memory.ENGINE), agent.own, "--json"]
     if agent.documents:
         argv += ["--documents", agent.documents]
-    environment = memory.engine_environment(agent, asked.environment)
+    environment = memory.engine_environment(agent, asked.environment) | told
     done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     if done.returncode and not done.stdout:
         raise _Said(done.returncode)
@@ -451,7 +577,4 @@ class _Said(LinkError):
 
 
 def _serve(asked: argparse.Namespace) -> int:
-    """This process becomes the engine's, so that the client's pipes are its own."""
-    agent = Agents(asked.link_home).need(asked.agent)
-    serve = memory.serve_of(agent, asked.environment)
-    os.execve(serve.argv[0], serve.argv, memory.engine_environment(agent, asked.environment))
+    memory.become(Agents(asked.link_home).need(asked.agent), asked.environment, tell)

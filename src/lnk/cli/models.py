@@ -42,6 +42,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="S",
         help="look whether it still answers every so many seconds (default: 30)",
     )
+    serving.add_argument("--again", action="store_true", help="look for a runtime until one has it, and again after")
+    serving.add_argument("--beside", type=_process, metavar="PID", help="end with this process, which started this one")
     serving.set_defaults(run=_serve)
     facts = commands.add_parser("facts", parents=[common], help="what is known of a model, and where that is from")
     facts.add_argument("model", nargs="?", metavar="MODEL", help="as any runtime names it; without it, all models")
@@ -60,6 +62,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(f"{text} is no time; give a number of seconds, at most {SECONDS_MAX:g}")
     return seconds
+
+
+def _process(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no process; give its number")
+    return number
 
 
 # ---------------------------------------------------------------- list
@@ -104,19 +113,31 @@ def _say_runtimes(running: list[dict[str, Any]]) -> None:
 
 def _serve(asked: argparse.Namespace) -> int:
     from lnk.models.processes import end_with_parent
-    from lnk.models.serve import EVERY_S, WAIT_S, serve
+    from lnk.models.serve import EVERY_S, WAIT_S, Line, serve, serve_again
 
-    end_with_parent()
-    with serve(
-        asked.model, asked.environment, port=asked.port, wait_s=asked.wait or WAIT_S, tell=_tell_passed
-    ) as serving:
-        line = serving.line
+    def say_line(line: Line) -> None:
         _say_now(
             format_value(line)
             if asked.json
             else f"{line.model} is served at {line.url} ({line.dims:,} numbers a vector); Ctrl-C ends it."
         )
-        serving.stay(asked.look or EVERY_S)
+
+    end_with_parent(asked.beside)
+    wait_s, every_s = asked.wait or WAIT_S, asked.look or EVERY_S
+    model, environment = asked.model, asked.environment
+    if asked.again:
+        serve_again(
+            model,
+            environment,
+            port=asked.port,
+            wait_s=wait_s,
+            every_s=every_s,
+            heard=say_line,
+            tell=_tell_passed,
+        )
+    with serve(model, environment, port=asked.port, wait_s=wait_s, tell=_tell_passed) as serving:
+        say_line(serving.line)
+        serving.stay(every_s)
     return 0
 
 

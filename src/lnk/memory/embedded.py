@@ -159,9 +159,12 @@ def keep(index: Index, model: int, vectors: Iterable[tuple[Waiting, bytes]]) -> 
 def sweep(index: Index) -> None:
     """After all is embedded: the vectors of chunks that are gone are deleted, and a large model's are kept mapped."""
     gone = index.rows("SELECT id, model FROM vectors WHERE chunk IS NULL")
+    telling = telling_titles(index)  # one that came to repeat misleads from now on
+    titles = index.rows("SELECT id, model, chunk >> ? FROM vectors WHERE chunk & ? = ?", CHUNK_BITS, TITLE, TITLE)
+    gone += [(row, model) for row, model, document in titles if document not in telling]
     if gone:
         with index.writing():
-            index.db.execute("DELETE FROM vectors WHERE chunk IS NULL")
+            index.db.executemany("DELETE FROM vectors WHERE id = ?", ((row,) for row, _ in gone))
     for model, dims in index.rows("SELECT id, dims FROM models"):
         told = _told(index, model, dims)
         mapped.blank(index.state, told, [row for row, of in gone if of == model])

@@ -11,6 +11,7 @@ PROBE: Final = "The quick brown fox jumps over the lazy dog."  # tells a model f
 PROBE_SAME: Final = 0.99  # the cosine of one model's vectors of it: a few thousandths off between runs and builds
 HEADROOM: Final = 0.8  # of a model's tokens: the estimate is a quarter off at worst
 TITLE_TOKENS: Final = 0.25  # of an input's tokens: so much of it a title may take
+QUESTION_TOKENS: Final = 512  # of a question that are asked for: whoever pastes a text in waits for no more
 
 
 class Encoder(Protocol):
@@ -18,6 +19,7 @@ class Encoder(Protocol):
 
     model: str
     tokens: int  # the most that one input may have
+    wait_s: float  # for which it asked to be left alone with its last answer; 0.0: it did not
 
     def encode(self, texts: Sequence[str], *, query: bool = False) -> list[bytes | None]:
         """A vector of length 1 a text (float32, little-endian); None where the model does not take the text.
@@ -61,19 +63,28 @@ def _share(char: str) -> float:
 
 
 def inputs(title: str, text: str, tokens: int) -> list[str]:
-    """What is embedded of one chunk: the title and the text; several parts where a model takes no more at once."""
-    most = tokens * HEADROOM
-    head = _cut(title, most * TITLE_TOKENS) + "\n\n" if title else ""
-    left = most - tokens_of(head)
+    """What is embedded of one chunk: the title and the text; several parts where a model takes no more at once.
+
+    Without a text it is the title alone. Nothing of the text is left out.
+    """
     body = text.strip()
-    if tokens_of(body) <= left:
-        return [head + body]
+    if not body:
+        title, body = "", title.strip()
+    most = tokens * HEADROOM
+    head = _cut(title, most * TITLE_TOKENS).rstrip() + "\n\n" if title else ""
+    left = most - tokens_of(head)
     parts = []
-    while body:
+    while True:
         part = _cut(body, left)
-        parts.append(head + part.strip())
+        parts.append(head + part.rstrip())
         body = body[len(part) :].lstrip()
-    return parts
+        if not body:
+            return parts
+
+
+def question_of(text: str, tokens: int) -> str:
+    """As much of a question as is embedded: its beginning, where a model takes no more."""
+    return _cut(text, min(tokens, QUESTION_TOKENS) * HEADROOM)
 
 
 def _cut(text: str, tokens: float) -> str:

@@ -2,13 +2,13 @@
 
 Words never wait for a model: a search waits for its question's vector about as long as this model takes, and not at
 all for one that does not answer. One process of all that share an index embeds, under a kernel lock; the others
-find the vectors in the index.
+find the vectors in the index. A model is known by its vector of a fixed sentence, which goes with every batch and
+every question, so that the vectors of two models are never compared.
 """
 
 import contextlib
 import fcntl
 import os
-import queue
 import sys
 import threading
 import time
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from lnk.errors import LinkError, Unavailable, from_os
+from lnk.errors import Unavailable, from_os
 from lnk.folder import Folder
 from lnk.memory import embedded
 from lnk.memory.embedded import Kept, Progress
-from lnk.memory.embedding import PROBE, Encoder
+from lnk.memory.embedding import PROBE, Encoder, question_of
 from lnk.memory.filters import Filter
 from lnk.memory.index import Index
 from lnk.memory.ranking import Hit
@@ -29,6 +29,8 @@ from lnk.memory.vectors import quantize
 
 LOCK: Final = "embed.lock"
 BATCH_CHUNKS: Final = 16
+ASIDE_MOST: Final = 3  # texts left aside one after the other: with more it is the model that fails, not the text
+ASIDE_S: Final = 3600.0  # how long a text is left aside at which the model fails though it takes others
 RETRY_S: Final = 10.0  # how often a model that did not answer is asked again, and another process's lock looked at
 WAIT_LEAST_S: Final = 0.3  # a search waits for its question's vector so long at least, once,
 WAIT_MOST_S: Final = 1.0  # and so long at most, where this model takes long by itself
@@ -45,33 +47,96 @@ class Pair(NamedTuple):
     questions: Encoder
 
 
+class _Bound(NamedTuple):
+    """The vectors that are a model's: their id in the index of this name, the fixed sentence's, and all in memory."""
+
+    within: str
+    id: int
+    probe: bytes
+    kept: Kept
+
+    def at(self, index: Index) -> tuple[str, int, int]:
+        """What it is, and the count of changes to the index's chunks by now."""
+        return self.within, self.id, embedded.changes(index)[0]
+
+
+class _Silent(Exception):
+    """The model did not answer, or not as it should; says why."""
+
+
+class _Another(Exception):
+    """It is another model that answers."""
+
+
 class _Model:
-    """A model as it stands. `id` is its vectors' in the index; `checked`: it still is the model that made them."""
+    """A model as it stands. What it is bound to changes whole, so that any thread may look."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.name = pair.documents.model
-        self.id: int | None = None
-        self.probe = b""
-        self.kept: Kept | None = None
-        self.checked = False
+        self.bound: _Bound | None = None
         self.share = 0.0  # of the chunks that have a vector
         self.takes_s = WAIT_MOST_S / WAIT_TIMES  # a question, lately; at first it may have to be loaded
         self.silent = False  # it did not answer the last question in time
-        self.why: str | None = None  # it did not answer at all
+        self.fails = False  # it did not answer at all
+        self.batch = (
+            BATCH_CHUNKS  # chunks at once: half as many after a batch that failed, one more after one that went
+        )
+        self.aside: set[int] = set()  # chunks that it fails at
+        self.whole_at: tuple[str, int, int] | None = None  # bound to what, and the count of changes, when all was done
+        self._aside_until = 0.0
+        self._replaced = False  # another model answered in its place
+        self._lock = threading.Lock()
 
-    def be(self, number: int, probe: bytes) -> None:
-        """The vectors under this id are the model's."""
-        if number != self.id:
-            self.id, self.probe, self.kept = number, probe, Kept(number, len(probe) // 4)
+    def take_up(self, index: Index) -> _Bound | None:
+        """What it is bound to in this index. Its vectors may be there from before, though nobody asked it yet."""
+        name = index.fact("name")
+        with self._lock:
+            if self.bound and self.bound.within == name:
+                return self.bound
+            found = None if self._replaced else embedded.latest(index, self.name)
+            self.bound = _Bound(name, *found, Kept(found[0], len(found[1]) // 4)) if found else None
+            self.share = embedded.progress(index, found[0]).share if found else 0.0
+            return self.bound
+
+    def bind(self, index: Index, probe: bytes) -> _Bound:
+        """It answers, and this is its vector of the fixed sentence."""
+        name, number = index.fact("name"), embedded.model_id(index, self.name, probe)
+        with self._lock:
+            had = self.bound
+            if had is None or (had.within, had.id) != (name, number):
+                self.share = embedded.progress(index, number).share
+                self.bound = had = _Bound(name, number, probe, Kept(number, len(probe) // 4))
+            self._replaced, self.silent, self.fails = False, False, False
+            self.take_back()
+            return had
+
+    def leave_aside(self, chunk: int) -> None:
+        """It fails at this chunk, again and alone, though it takes others."""
+        self.aside.add(chunk)
+        self._aside_until = time.monotonic() + ASIDE_S
+
+    def take_back(self, *, late: bool = False) -> None:
+        """What was left aside is tried again; `late`: where it is long ago."""
+        if self.aside and (not late or time.monotonic() > self._aside_until):
+            self.aside.clear()
+            self.whole_at = None
+
+    def unbind(self, bound: _Bound) -> None:
+        """Another model answers: what the index has of this name is not believed until it is bound again."""
+        with self._lock:
+            self._replaced = True
+            if self.bound is bound:
+                self.bound = None
 
 
 class Question:
     """A question on its way to its vector."""
 
-    def __init__(self, text: str, model: _Model | None = None) -> None:
+    def __init__(self, text: str, model: _Model | None = None, bound: _Bound | None = None) -> None:
         self.text = text
         self.model = model
+        self.bound = bound
         self.vector: bytes | None = None
         self.wait_s = 0.0
         self.ready = threading.Event()
@@ -85,12 +150,12 @@ class Meaning:
         self._open = open_index
         self._state = state
         self._models = [_Model(pair) for pair in pairs]
-        self._changed = threading.Condition()
         self._stopping = False
+        self._changed = threading.Condition()
         self._poked = False
-        self._embedded_at = -1  # the index's count of changes to chunks when all had vectors
-        self._asked: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
-        self._answers: OrderedDict[tuple[int, str], bytes] = OrderedDict()
+        self._asked = threading.Condition()
+        self._question: Question | None = None  # the newest, until it is taken; nobody waits for an older one
+        self._answers: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
         self._threads = [
             threading.Thread(target=self._embed, name="embed", daemon=True),
             threading.Thread(target=self._answer, name="ask", daemon=True),
@@ -104,14 +169,14 @@ class Meaning:
 
     def stop(self, wait_s: float) -> bool:
         """End at once; what is not kept yet is embedded the next time. False where that took longer than `wait_s`."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._asked.put(None)
+        until = time.monotonic() + wait_s
+        self._stopping = True
+        for waits in (self._changed, self._asked):
+            with waits:
+                waits.notify_all()
         for model in self._models:
             for encoder in model.pair:
                 encoder.close()
-        until = time.monotonic() + wait_s
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
@@ -127,17 +192,18 @@ class Meaning:
 
     def ask(self, index: Index, text: str) -> Question:
         """Sends a question to the model that serves; `rank` takes its vector."""
-        self._take_up(index)
-        model = self._serving()
-        question = Question(text, model)
-        if model is None or model.id is None:
+        model, bound = self._serving(index)
+        question = Question(text, model, bound)
+        if model is None or bound is None:
             return question
-        if model.checked and (vector := self._answers.get((model.id, text))):
+        if vector := self._answers.get((bound.within, bound.id, text)):
             question.vector = vector
             question.ready.set()
             return question
         question.wait_s = 0.0 if model.silent else min(max(WAIT_TIMES * model.takes_s, WAIT_LEAST_S), WAIT_MOST_S)
-        self._asked.put(question)
+        with self._asked:
+            self._question = question
+            self._asked.notify_all()
         return question
 
     def rank(
@@ -147,167 +213,186 @@ class Meaning:
 
         None: the model did not answer in time, or there is none.
         """
-        model = question.model
-        if model is None or model.kept is None:
+        model, bound = question.model, question.bound
+        if model is None or bound is None or bound.within != index.fact("name"):
+            self.poke()
             return None, embedded.progress(index, None)
-        question.ready.wait(question.wait_s)
-        kept, vector = model.kept, question.vector
-        if kept is None or vector is None:
+        if model.whole_at != bound.at(index):
+            self.poke()  # another process may have changed the index, and not the folder
+        if not question.ready.wait(question.wait_s) and question.wait_s:
             model.silent = True
+        vector = question.vector
+        if vector is None:
             return None, embedded.progress(index, None)
-        progress = kept.refresh(index)
+        progress = bound.kept.refresh(index)
         model.share = progress.share
-        return lambda best: kept.rank(index, vector, where, best), progress
+        return lambda best: bound.kept.rank(index, vector, where, best), progress
 
-    def progress(self, index: Index) -> tuple[str | None, Progress, str | None]:
-        """The model that serves, how far it got, and why none does, or one that should does not."""
-        self._take_up(index)
-        model = self._serving()
-        why = next((each.why for each in self._models if each.why), None)
-        if model is None or model.kept is None:
-            return None, embedded.progress(index, None), why
-        return model.name, embedded.progress(index, model.id), why
-
-    def _take_up(self, index: Index) -> None:
-        """A model's vectors may be there from before, though it is not loaded yet."""
-        for model in self._models:
-            if model.id is None and not model.checked and (found := embedded.latest(index, model.name)):
-                model.be(*found)
-                model.share = embedded.progress(index, model.id).share
-
-    def _serving(self) -> _Model | None:
+    def _serving(self, index: Index) -> tuple[_Model | None, _Bound | None]:
         """The model that was asked for where it has most of the folder, else the one that has more of it."""
-        there = [model for model in self._models if model.id is not None]
-        for model in there:
-            if model.share >= ENOUGH and not model.why:
-                return model
-        return max(there, key=lambda model: (not model.why, model.share), default=None)
+        there = [(model, bound) for model in self._models if (bound := model.take_up(index))]
+        for model, bound in there:
+            if model.share >= ENOUGH and not model.fails:
+                return model, bound
+        return max(there, key=lambda one: (not one[0].fails, one[0].share), default=(None, None))
 
     def _answer(self) -> None:
-        """The thread that asks: one question after the other."""
-        while (question := self._asked.get()) is not None:
-            model = question.model
-            assert model
+        """The thread that asks: one question after the other, and of those that came meanwhile the newest alone."""
+        while True:
+            with self._asked:
+                self._asked.wait_for(lambda: self._question or self._stopping)
+                question, self._question = self._question, None
+            if question is None or self._stopping:
+                return
             try:
-                if not model.checked and not self._still(model):
-                    continue  # another model answers there by now: its vectors are made first
-                began = time.monotonic()
-                (vector,) = model.pair.questions.encode([question.text], query=True)
-                model.takes_s = max(time.monotonic() - began, model.takes_s * 0.8)
-            except (LinkError, ValueError) as error:
-                model.why, model.silent = str(error), True
-            else:
-                model.why, model.silent = None, False
-                if vector is not None and model.id is not None:
-                    question.vector = self._answers[model.id, question.text] = vector
-                    while len(self._answers) > QUESTIONS_KEPT:
-                        self._answers.popitem(last=False)
+                self._find(question)
+            except Exception as error:  # the top of the thread: said, and the next question is asked
+                sys.stderr.write(f"lnk-link-memory: asking failed: {type(error).__name__}: {error}\n")
             finally:
                 question.ready.set()
 
-    def _still(self, model: _Model) -> bool:
-        """Whether the model that answers is the one whose vectors the index has."""
-        (probe,) = model.pair.questions.encode([PROBE], query=False)
-        if probe is not None and embedded.same(probe, model.probe):
-            model.checked = True
-            return True
-        model.id, model.kept = None, None
-        self.poke()
-        return False
+    def _find(self, question: Question) -> None:
+        """The question's vector, where the model that gives it is the one whose vectors the index has."""
+        model, bound = question.model, question.bound
+        assert model and bound
+        encoder = model.pair.questions
+        began = time.monotonic()
+        try:
+            (vector,) = encoder.encode([question_of(question.text, encoder.tokens)], query=True)
+            (probe,) = encoder.encode([PROBE])
+        except Unavailable:
+            first, model.fails, model.silent = not model.fails, True, True
+            if first:
+                self.poke()  # it is looked after, and another may have to take its place
+            return
+        took = time.monotonic() - began
+        if probe is None or not embedded.same(probe, bound.probe) or len(vector or probe) != len(probe):
+            model.unbind(bound)
+            self.poke()
+            return
+        model.takes_s = max(took, model.takes_s * 0.8)
+        model.silent = took > WAIT_MOST_S
+        if model.fails:
+            model.fails = False
+            self.poke()  # what waits for it need not wait for its turn
+        if vector is not None:
+            question.vector = self._answers[bound.within, bound.id, question.text] = vector
+            while len(self._answers) > QUESTIONS_KEPT:
+                self._answers.popitem(last=False)
 
     # ------------------------------------------------------------ behind
 
     def _embed(self) -> None:
         """The thread that embeds: a pass whenever something changed, and while a model does not answer."""
-        with contextlib.suppress(OSError, AttributeError):  # where each thread has its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        if sys.platform == "linux":  # where a thread has a priority of its own
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         index: Index | None = None
-        again = False
+        again_s: float | None = None
         while True:
             with self._changed:
-                if not (self._poked or self._stopping):
-                    self._changed.wait(RETRY_S if again else None)
+                self._changed.wait_for(lambda: self._poked or self._stopping, again_s)
                 self._poked = False
-                if self._stopping:
-                    break
+            if self._stopping:
+                break
             try:
                 if index is not None and index.replaced():
                     index.close()
                     index = None
                 index = index or self._open()
-                again = self._pass(index)
+                again_s = self._pass(index)
             except Exception as error:  # the top of the thread: said, and tried again
-                again = True
+                again_s = RETRY_S
                 if not self._stopping:
                     sys.stderr.write(f"lnk-link-memory: embedding failed: {type(error).__name__}: {error}\n")
         if index is not None:
             index.close()
 
-    def _pass(self, index: Index) -> bool:
-        """Everything that waits is embedded. Whether to come again though nothing changed."""
-        chunks = embedded.changes(index)[0]
-        if chunks == self._embedded_at and self._models[0].checked:
-            return False
+    def _pass(self, index: Index) -> float | None:
+        """Everything that waits is embedded. In how many seconds to come again though nothing changed, or None."""
+        again_s = RETRY_S
         for place, model in enumerate(self._models):
             try:
-                if not self._model(index, model, short=place > 0):
-                    return True
-            except Unavailable as error:
-                if self._stopping:
-                    return False
-                model.why, model.checked = str(error), False
+                done = self._model(index, model, short=place > 0)
+            except _Silent:
+                model.fails = True
+                again_s = max(again_s, model.pair.documents.wait_s)
                 continue
-            if place == 0:
-                self._embedded_at = chunks
-            return place > 0
-        return True
+            except _Another:
+                return RETRY_S
+            if done and place == 0:
+                return ASIDE_S if model.aside else None
+            return again_s
+        return again_s
 
     def _model(self, index: Index, model: _Model, *, short: bool) -> bool:
         """What waits for this model is embedded. False where some is left: another process is at it, or time is up."""
-        self._take_up(index)
-        if model.id is not None and not embedded.waiting(index, model.id):
-            model.share = 1.0
-            embedded.sweep(index)
+        if not embedded.progress(index, None).of:
+            return True  # it is not even started for an empty folder
+        bound = model.take_up(index)
+        if bound is None or model.fails:
+            bound = self._bind(index, model)
+        model.take_back(late=True)
+        now = bound.at(index)
+        if model.whole_at == now:
             return True
         with self._alone() as alone:
-            if not alone:
+            if not alone or not self._waiting(index, model, bound, time.monotonic() + RETRY_S if short else None):
                 return False
-            if not model.checked:
-                self._bind(index, model)
-            assert model.id is not None
-            until = time.monotonic() + RETRY_S if short else None
-            chunks = embedded.waiting(index, model.id)
-            for at in range(0, len(chunks), BATCH_CHUNKS):
-                if self._stopping or (until and time.monotonic() > until):
-                    return False
-                self._batch(index, model, chunks[at : at + BATCH_CHUNKS])
-                model.share = max(model.share, 1 - (len(chunks) - at) / max(1, embedded.progress(index, None).of))
             embedded.sweep(index)
+        model.share, model.whole_at = 1.0, now
         return True
 
-    def _bind(self, index: Index, model: _Model) -> None:
+    def _bind(self, index: Index, model: _Model) -> _Bound:
         """Which model it is that answers, by its vector of a fixed sentence."""
-        (probe,) = model.pair.documents.encode([PROBE])
+        (probe,) = _encode(model, [PROBE])
         if probe is None:
-            raise Unavailable(f"The model {model.name} takes no text.")
-        model.be(embedded.model_id(index, model.name, probe), probe)
-        model.checked, model.why = True, None
+            raise _Silent(f"The model {model.name} takes no text.")
+        return model.bind(index, probe)
 
-    def _batch(self, index: Index, model: _Model, chunks: list[int]) -> None:
-        assert model.id is not None
+    def _waiting(self, index: Index, model: _Model, bound: _Bound, until: float | None) -> bool:
+        """Embeds what waits, newest first. False where that is not all: it is late, or there is something newer."""
+        chunks = [chunk for chunk in embedded.waiting(index, bound.id) if chunk not in model.aside]
+        done, of = embedded.progress(index, bound.id)
+        changes, at = embedded.changes(index)[0], 0
+        failed, once = 0, -1
+        while at < len(chunks):
+            if self._stopping or (until and time.monotonic() > until) or index.replaced():
+                return False
+            if self._poked and embedded.changes(index)[0] != changes:
+                return False
+            some = chunks[at : at + model.batch]
+            try:
+                self._batch(index, model, bound, some)
+            except _Silent as error:
+                _encode(model, [PROBE])  # where it does not answer this either, it is not the texts
+                if len(some) > 1 or some[0] != once:
+                    model.batch, once = max(1, len(some) // 2), some[0]
+                    continue
+                failed += 1
+                if failed > ASIDE_MOST:
+                    raise
+                model.leave_aside(some[0])
+                sys.stderr.write(f"lnk-link-memory: a text is left to its words for now: {error}\n")
+            else:
+                failed, model.batch = 0, min(model.batch + 1, BATCH_CHUNKS)
+            at += len(some)
+            model.share = min(1.0, (done + at) / max(1, of))
+        return True
+
+    def _batch(self, index: Index, model: _Model, bound: _Bound, chunks: list[int]) -> None:
         items = embedded.read(index, chunks, model.pair.documents.tokens)
         texts = list(dict.fromkeys(one.text for one in items))
-        vectors = embedded.known(index, model.id, texts)
-        new = [text for text in texts if text not in vectors]
-        # The fixed sentence goes with each batch: a server may have been given another model since the last.
-        *made, probe = model.pair.documents.encode([*new, PROBE]) if new else [model.probe]
-        if probe is None or not embedded.same(probe, model.probe):
-            model.checked, model.id, model.kept = False, None, None
-            raise Unavailable(f"Another model answers in the place of {model.name}; its vectors are made anew.")
-        there = [vector for vector in made if vector is not None]
-        whole = iter(quantize(there))
-        vectors |= {text: b"" if vector is None else next(whole) for text, vector in zip(new, made, strict=True)}
-        embedded.keep(index, model.id, [(one, vectors[one.text]) for one in items])
+        vectors = embedded.known(index, bound.id, texts)
+        if new := [text for text in texts if text not in vectors]:
+            # The fixed sentence goes with each batch: a server may have been given another model since the last.
+            *made, probe = _encode(model, [*new, PROBE])
+            if probe is None or not embedded.same(probe, bound.probe):
+                model.unbind(bound)
+                raise _Another
+            whole = iter(quantize([vector for vector in made if vector is not None]))
+            vectors |= {text: b"" if vector is None else next(whole) for text, vector in zip(new, made, strict=True)}
+        embedded.keep(index, bound.id, [(one, vectors[one.text]) for one in items])
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -326,3 +411,11 @@ class Meaning:
             yield True
         finally:
             os.close(fd)
+
+
+def _encode(model: _Model, texts: Sequence[str]) -> list[bytes | None]:
+    """The vectors of a document's texts. Raises _Silent."""
+    try:
+        return model.pair.documents.encode(texts)
+    except Unavailable as error:
+        raise _Silent(str(error)) from None

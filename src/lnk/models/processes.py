@@ -100,14 +100,18 @@ def program_path(name: str, environment: Mapping[str, str]) -> str:
     return os.path.abspath(found)
 
 
-def end_with_parent() -> None:
-    """From now on this process gets SIGTERM when the process that started it ends."""
-    parent = os.getppid()
+def end_with_parent(parent: int | None = None) -> None:
+    """From now on this process gets SIGTERM when the process that started it ends, which is `parent` where that is
+    known: it may have ended before.
+    """
+    parent = os.getppid() if parent is None else parent
 
     def watch() -> None:
         while not wait_end(parent, lambda: os.getppid() != parent, None):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        while True:  # a signal that comes just before a wait is heard only after it, or with the next
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(LOOK_S)
 
     if parent:  # 0: it lives in another namespace, and cannot be seen
         threading.Thread(target=watch, daemon=True).start()

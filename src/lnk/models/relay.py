@@ -1,30 +1,49 @@
-"""A port of this machine whose connections go on to another port of this machine: bytes, as they come.
+"""A port of this machine whose connections go on to a server at another port of this machine.
 
-So a model has the address that was chosen for it, whatever runtime has it. Knows no HTTP.
+So a model has the address and the name that were told before, whatever runtime has it and whatever it is called
+there. Where both are the runtime's own, only bytes are passed on, as they come; else the path and the `model` of each
+request are put right. Answers are never looked at.
 """
 
 import contextlib
 import errno
 import socket
 import threading
-from typing import Final
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
 
 from lnk.contract.embedding import Address
 from lnk.errors import Refused, Unavailable
+from lnk.models.settings import BASE
 
 HOST: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 32  # an engine has one or two; further ones wait
 PART_BYTES: Final = 1 << 16  # held of each direction of each connection
 CONNECT_S: Final = 5.0
 IDLE_S: Final = 600.0  # a model that is being loaded says nothing for minutes
+HEAD_BYTES_MAX: Final = 1 << 16  # of a request's first line and headers
+REQUEST_BYTES_MAX: Final = 64 << 20  # of a request that is put right, which is held whole
+
+
+class Names(NamedTuple):
+    """A model's name as it is asked for, and as the server has it."""
+
+    asked: str
+    there: str
 
 
 class Relay:
     """Listens on `port` of this machine from its making until `close`."""
 
-    def __init__(self, port: int, target: Address) -> None:
-        """Raises Unavailable where the port is taken, Refused where it may not be had."""
+    def __init__(self, port: int, target: Address, names: Names | None = None) -> None:
+        """What comes for a path under /v1 is for that path under the base of `target`; and `names` are put right.
+
+        Raises Unavailable where the port is taken, Refused where it may not be had.
+        """
         self._target = target
+        self._names = names
+        self._plain = names is None and target.base == BASE
         self._socket = listening(port)
         self._places = threading.Semaphore(CONNECTIONS_MAX)
         threading.Thread(target=self._accept, daemon=True).start()
@@ -55,7 +74,10 @@ class Relay:
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
                 back.start()
-                _pass_on(client, server)
+                if self._plain:
+                    _pass_on(client, server)
+                else:
+                    self._put_right(client, server)
                 back.join()
         except OSError:
             pass  # the client sees a connection that broke off, as it would without us
@@ -64,6 +86,37 @@ class Relay:
 
     def _connected(self) -> socket.socket:
         return socket.create_connection((self._target.host, self._target.port), CONNECT_S)
+
+    def _put_right(self, client: socket.socket, server: socket.socket) -> None:
+        """Each request goes on, put right, up to the end; what is none breaks off both directions."""
+        try:
+            with client.makefile("rb") as heard:
+                while request := _request(heard):
+                    server.sendall(self._right(*request))
+            server.shutdown(socket.SHUT_WR)
+        except (OSError, ValueError):
+            _break_off(client, server)
+
+    def _right(self, lines: list[bytes], body: bytes) -> bytes:
+        """A request as the server takes it."""
+        method, path, version = lines[0].split(b" ")
+        if path.startswith(f"{BASE}/".encode()):
+            path = self._target.base.encode() + path[len(BASE) :]
+        body = self._named(body)
+        rest = [line for line in lines[1:] if not line.lower().startswith(b"content-length:")]
+        return b"\r\n".join([b" ".join([method, path, version]), *rest, b"Content-Length: %d" % len(body), b"", body])
+
+    def _named(self, body: bytes) -> bytes:
+        """The body with the model's name as the server has it."""
+        if not body or not self._names:
+            return body
+        try:
+            said = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return body
+        if not isinstance(said, dict) or said.get("model") != self._names.asked:
+            return body
+        return msgspec.json.encode({**said, "model": self._names.there})
 
 
 def listening(port: int) -> socket.socket:
@@ -90,6 +143,42 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def _request(heard: BinaryIO) -> tuple[list[bytes], bytes] | None:
+    """The next request: its first line and headers, and its body. None at the end. Raises ValueError for any other."""
+    lines: list[bytes] = []
+    left = HEAD_BYTES_MAX
+    while line := heard.readline(left):
+        left -= len(line)
+        if not line.endswith(b"\n"):
+            raise ValueError
+        if not line.strip():
+            if lines:
+                break
+            continue  # as some send behind a body
+        lines.append(line.rstrip(b"\r\n"))
+    if not line:
+        if lines:
+            raise ValueError
+        return None
+    method, *_, version = lines[0].split(b" ")
+    if lines[0].count(b" ") != 2 or not method.isalpha() or not version.startswith(b"HTTP/1."):
+        raise ValueError
+    size = _size([line.lower() for line in lines[1:]])
+    body = heard.read(size)
+    if len(body) < size:
+        raise ValueError
+    return lines, body
+
+
+def _size(headers: list[bytes]) -> int:
+    """How long the body is. Raises ValueError where that is too much, said twice, or not said before it comes."""
+    sizes = [int(line.partition(b":")[2]) for line in headers if line.startswith(b"content-length:")] or [0]
+    streamed = any(line.startswith(b"transfer-encoding:") for line in headers)
+    if streamed or len(sizes) > 1 or not 0 <= sizes[0] <= REQUEST_BYTES_MAX:
+        raise ValueError
+    return sizes[0]
+
+
 def _pass_on(source: socket.socket, sink: socket.socket) -> None:
     """What comes from `source` goes to `sink`, up to its end; an end by a fault ends both directions."""
     try:
@@ -97,6 +186,10 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(part)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        for each in (source, sink):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _break_off(source, sink)
+
+
+def _break_off(*ends: socket.socket) -> None:
+    for each in ends:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)

@@ -1,26 +1,26 @@
 """One model served: the first runtime that has it, seen to embed; or one that is started, and ended with us.
 
-With a `port` the model is at that port of this machine whoever has it, so that its address can be told before anything
-serves it: a server that is started here listens there, and to one that runs already a relay leads.
+With a `port` the model is at that port of this machine whoever has it, under /v1 and by the name that it was asked for
+by, so that its address can be told before anything serves it: a relay leads from there to the runtime.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 import msgspec
 
 from lnk.contract.embedding import Address
 from lnk.contract.shape import Value
-from lnk.contract.spec import check_model
+from lnk.contract.spec import BUILTIN, NONE, check_model
 from lnk.errors import LinkError, Missing, Refused, Unavailable
 from lnk.models.facts import Catalogue, read_catalogue
 from lnk.models.http import ask, vector_length
 from lnk.models.names import full_name, parse_name
 from lnk.models.processes import END_S, Child, Waking, program_path
-from lnk.models.relay import HOST, Relay, free_port, listening
+from lnk.models.relay import HOST, Names, Relay, free_port, listening
 from lnk.models.runtimes import LOOK_S, OWN, PROGRAMS, TITLES, Runtime, Skipped, look, runtime_at, served_as
 from lnk.models.settings import BASE, LLAMA_CPP, OLLAMA, PORT_WORD, Settings, format_url, read_settings
 
@@ -28,6 +28,8 @@ WAIT_S: Final = 10.0  # a session waits no longer for a model
 SPARE_S: Final = 0.5  # of it, for our own start and end
 EVERY_S: Final = 30.0  # how often a runtime is looked at while it is served
 AGAIN_S: Final = 2.0  # one that does not listen is looked at again so soon: it may only be starting anew
+LOOK_AGAIN_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, EVERY_S)  # until a runtime that was not there is looked for again
+START_AGAIN_S: Final = 600.0  # what was started for nothing is not started again before
 ALIVE_S: Final = 5.0
 MISSES_MAX: Final = 3  # looks in a row without an answer; one that is busy may miss some
 STARTING_S: Final = 0.1
@@ -38,8 +40,8 @@ NAMES_SHOWN: Final = 4
 _CONTEXT_TOKENS: Final = 2048
 
 _RESERVED: Final = {
-    "builtin": '"builtin" is the encoder that comes with Link Memory, which the memory engine runs itself',
-    "none": '"none" means that no model is used',
+    BUILTIN: '"builtin" is the encoder that comes with Link Memory, which the memory engine runs itself',
+    NONE: '"none" means that no model is used',
 }
 
 
@@ -55,30 +57,36 @@ class Line(Value, frozen=True):
 class Serving:
     """A model that is served. Use as a context: leaving ends what was started for it."""
 
-    def __init__(self, line: Line, address: Address, alive_path: str, *, ends: Child | Relay | None) -> None:
+    def __init__(
+        self, line: Line, address: Address, alive_path: str, *, child: Child | None = None, relay: Relay | None = None
+    ) -> None:
         self.line = line
         self.address = address  # the runtime's own, which `line.url` may lead to through a relay
         self._alive_path = alive_path
-        self._ends = ends
+        self._child = child
+        self._relay = relay
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if isinstance(self._ends, Child):
-            self._ends.end()
-        elif self._ends:
-            self._ends.close()
+        self.close()
+
+    def close(self) -> None:
+        """What was started for it ends."""
+        if self._relay:
+            self._relay.close()
+        if self._child:
+            self._child.end()
 
     def stay(self, every_s: float = EVERY_S) -> None:
         """Looks every so often whether the runtime still answers. Raises Unavailable when it does not.
 
         To be called in the main thread, where signals are heard.
         """
-        child = self._ends if isinstance(self._ends, Child) else None
         misses, pause_s = 0, every_s
         with Waking() as waking:
-            while misses < MISSES_MAX and not waking.wait(child, pause_s):
+            while misses < MISSES_MAX and not waking.wait(self._child, pause_s):
                 try:
                     ask(self.address, self._alive_path, until=time.monotonic() + ALIVE_S)
                     misses, pause_s = 0, every_s
@@ -123,18 +131,20 @@ def serve(
     *,
     port: int | None = None,
     wait_s: float = WAIT_S,
+    start: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Serving:
     """`model`, served within `wait_s`. `tell` hears of each runtime that was to have it and was passed over.
 
-    Raises Unavailable where nothing on this machine serves it, in one sentence that says why; Invalid and Refused.
+    `start`: one that does not run may be started. Raises Unavailable where nothing on this machine serves it, in one
+    sentence that says why; Invalid and Refused.
     """
     check_served(model)
     until = time.monotonic() + wait_s - SPARE_S
     settings, catalogue = read_settings(environment), read_catalogue(environment)
     found = look(settings, catalogue, seconds=min(LOOK_S, wait_s / 4))
     attempt = _Attempt(model, environment, catalogue, port)
-    ways = list(_ways(model, settings, catalogue, found, environment))
+    ways = [way for way in _ways(model, settings, catalogue, found, environment) if start or way.address]
     failed = []
     for number, way in enumerate(ways):
         share = max(0.0, until - time.monotonic()) / (len(ways) - number)
@@ -149,6 +159,55 @@ def serve(
     raise Unavailable(_why_not(model, catalogue, settings, found, failed))
 
 
+def serve_again(
+    model: str,
+    environment: Mapping[str, str],
+    *,
+    port: int | None,
+    wait_s: float,
+    every_s: float,
+    heard: Callable[[Line], None],
+    tell: Callable[[str], None],
+) -> NoReturn:
+    """The same, each time that a runtime has the model, until we are ended; `heard` is given each line.
+
+    Settings and facts are read anew each time. `tell` hears why it is not served, once a reason.
+    """
+    check_served(model)
+    pauses, may_start, said = iter(LOOK_AGAIN_S), 0.0, ""
+    while True:
+        start, served_at = time.monotonic() >= may_start, float("inf")
+        try:
+            with serve(model, environment, port=port, wait_s=wait_s, start=start, tell=tell) as serving:
+                served_at, said = time.monotonic(), ""
+                heard(serving.line)
+                serving.stay(every_s)
+        except BrokenPipeError:
+            raise  # nobody hears the line
+        except Exception as error:  # the top of a session: said, and tried again
+            why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}: {error}"
+            if why != said:
+                said = why
+                tell(why)
+        if time.monotonic() - served_at >= EVERY_S:
+            pauses = iter(LOOK_AGAIN_S)
+        elif start:
+            may_start = time.monotonic() + START_AGAIN_S
+        with Waking() as waking:
+            waking.wait(None, next(pauses, EVERY_S))
+
+
+def would_serve(model: str, environment: Mapping[str, str]) -> tuple[str | None, str]:
+    """What serves the model first, or would start to, and nothing; or None, and what a person does to have it.
+
+    Raises Invalid and Corrupt for a person's files.
+    """
+    settings, catalogue = read_settings(environment), read_catalogue(environment)
+    found = look(settings, catalogue)
+    way = next(_ways(model, settings, catalogue, found, environment), None)
+    return (str(way), "") if way else (None, how_to_get(model, found, catalogue, settings.path))
+
+
 class _Attempt:
     """What every way to serve the model is tried with."""
 
@@ -160,32 +219,34 @@ class _Attempt:
 
     def run(self, way: _Way, *, until: float) -> Serving:
         """The model, served in this way. Raises the error whose words say, after the way's name, why not."""
-        return self._relayed(way, way.address, until) if way.address else self._started(way, until - END_S)
+        if way.address:
+            return self._serving(way.kind, way.name, way.address, until)
+        return self._started(way, until - END_S)
 
-    def _relayed(self, way: _Way, address: Address, until: float) -> Serving:
-        dims = _dims(address, way.name, until)
-        at = address
-        relay = None
-        if self._port is not None and (address.host, address.port) != (HOST, self._port):
-            relay = Relay(self._port, address)
-            at = Address(host=HOST, port=self._port, base=address.base)
-        return Serving(self._line(way.kind, way.name, at, dims), address, _alive_path(way.kind, address), ends=relay)
+    def _serving(self, kind: str, name: str, address: Address, until: float, child: Child | None = None) -> Serving:
+        """The model of that name at that address, seen to embed there, and at our port."""
+        dims = _dims(address, name, until)
+        at, relay = address, None
+        names = None if full_name(name) == full_name(self._model) else Names(self._model, name)
+        itself = (address.host, address.port, address.base, names) == (HOST, self._port, BASE, None)
+        if self._port is not None and not itself:
+            relay = Relay(self._port, address, names)
+            at = Address(host=HOST, port=self._port, base=BASE)
+        line = Line(model=name, url=format_url(at), dims=dims, runtime=kind)
+        return Serving(line, address, _alive_path(kind, address), child=child, relay=relay)
 
     def _started(self, way: _Way, until: float) -> Serving:
-        port = free_port() if self._port is None else self._port
-        listening(port).close()  # else another's server would be taken for the one that is started
-        address = Address(host=HOST, port=port, base=BASE)
+        if self._port is not None:
+            listening(self._port).close()  # what cannot be served there is not started
+        address = Address(host=HOST, port=free_port(), base=BASE)
         environment = dict(self._environment)
         if way.kind == OLLAMA:
-            environment["OLLAMA_HOST"] = f"{HOST}:{port}"
+            environment["OLLAMA_HOST"] = f"{HOST}:{address.port}"
         program = program_path(way.program, self._environment)
-        child = Child([program, *(word.replace(PORT_WORD, str(port)) for word in way.argv)], environment)
+        child = Child([program, *(word.replace(PORT_WORD, str(address.port)) for word in way.argv)], environment)
         try:
-            alive_path = _alive_path(way.kind, address)
-            _wait_ready(child, address, alive_path, until)
-            name = self._name(way, address, until)
-            dims = _dims(address, name, until)
-            return Serving(self._line(way.kind, name, address, dims), address, alive_path, ends=child)
+            _wait_ready(child, address, _alive_path(way.kind, address), until)
+            return self._serving(way.kind, self._name(way, address, until), address, until, child)
         except BaseException:
             child.end()
             raise
@@ -197,9 +258,6 @@ class _Attempt:
         if name is None and way.kind == OLLAMA:
             raise Unavailable(f"was started, but does not have {self._model}")
         return name or way.name
-
-    def _line(self, kind: str, name: str, address: Address, dims: int) -> Line:
-        return Line(model=name, url=format_url(address), dims=dims, runtime=kind)
 
 
 def _ways(

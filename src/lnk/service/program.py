@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve MCP on standard input and output")
     _folders(serve)
     _flags(serve)
+    serve.epilog = "It reads $LNK_MEMORY_MODEL: where an embedding model of this machine listens; empty: nowhere."
 
     check = commands.add_parser("check", help="compare the index with the folder; exit status 1 on a difference")
     status = commands.add_parser("status", help="what is indexed and left out, as JSON")

@@ -1,6 +1,10 @@
-"""`check`, `status` and `reindex`: the index held against the folder, what is in it, and made anew."""
+"""`check`, `status` and `reindex`: the index held against the folder, what is in it, and made anew.
+
+No model is asked anything, and the built-in encoder is not loaded: what is said of them is what the index holds.
+"""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -9,11 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from lnk.contract.spec import parse_spec
+from lnk.contract.spec import BUILTIN, Spec, parse_spec
 from lnk.errors import LinkError, Unavailable
 from lnk.folder import Folder, make_folder, must_be_folder
-from lnk.memory.index import Index
+from lnk.memory import builtin, embedded
+from lnk.memory.embedding import TITLE
+from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.keeper import Keeper
+from lnk.memory.meaning import ENOUGH
 from lnk.memory.parse import digest_of
 from lnk.memory.text import FILE_BYTES_MAX
 from lnk.memory.times import format_time
@@ -23,10 +30,15 @@ WAIT_S: Final = 24 * 3600.0  # a person waits as long as it takes, and has Ctrl-
 SHOWN: Final = 20
 DIFFERENT: Final = 1
 
+# A title's vector is its document's; one without a chunk is out of use, and is deleted when embedding comes to it.
+_VECTORS_OF_NOTHING: Final = """\
+SELECT count(*) FROM vectors WHERE chunk IS NOT NULL AND NOT EXISTS (SELECT 1 FROM chunks WHERE id = chunk)
+AND NOT (chunk & ? = ? AND EXISTS (SELECT 1 FROM documents WHERE id = chunk >> ?))"""
+
 
 def run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
     """One of the three commands. Its exit status. Raises Invalid for a spec that every other command refuses too."""
-    parse_spec(environment.get("LNK_MEMORY_SPEC", ""))
+    spec = parse_spec(environment.get("LNK_MEMORY_SPEC", ""))
     folder, state = os.path.abspath(asked.folder), os.path.abspath(asked.state)
     documents = os.path.abspath(asked.documents) if asked.documents else f"{folder}/memory"
     must_be_folder(folder, "The folder to index")
@@ -45,7 +57,9 @@ def run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
                 with index.alone(), index.writing():
                     index.clear()
                 index.overwrite()
-            return _say(asked, _status(index, held, sources, state), 0)
+            found = _status(index, held, sources, state)
+            found["meaning"] = meaning(index, spec, served=bool(environment.get("LNK_MEMORY_MODEL")))
+            return _say(asked, found, 0)
         finally:
             index.close()
 
@@ -72,17 +86,12 @@ def _status(index: Index, held: Folder, sources: list[Source], state: str) -> di
     for source in sources:
         left_out += _listed(source)[1].left_out
     kinds = dict(index.rows("SELECT kind, count(*) FROM documents WHERE left_out IS NULL GROUP BY kind"))
-    sizes = {
-        name: os.path.getsize(path)
-        for name in ("index.sqlite", "index.sqlite-wal")
-        if os.path.exists(path := f"{state}/{name}")
-    }
     found: dict[str, Any] = {
         "documents": kinds.get("document", 0),
         "conversations": kinds.get("conversation", 0),
         "chunks": index.value("SELECT count(*) FROM chunks"),
         "text_bytes": index.value("SELECT coalesce(sum(bytes), 0) FROM documents WHERE left_out IS NULL"),
-        "index_bytes": sum(sizes.values()),
+        "index_bytes": _index_bytes(state),
         "left_out": dict(left_out),
         "removed": index.value("SELECT count(*) FROM removed"),
         "made": format_time((index.fact("made") or 0) / 1_000_000),
@@ -94,6 +103,45 @@ def _status(index: Index, held: Folder, sources: list[Source], state: str) -> di
     if stale:
         found["stale"] = stale
     return found
+
+
+def _index_bytes(state: str) -> int:
+    """All that the index takes, with its log and the vectors beside it."""
+    size = 0
+    for name in os.listdir(state):
+        with contextlib.suppress(FileNotFoundError):
+            size += os.path.getsize(f"{state}/{name}")
+    return size
+
+
+def meaning(index: Index, spec: Spec, *, served: bool) -> dict[str, Any]:
+    """Which models have vectors here, and which of them ranks. `served`: the model that is asked for has an address.
+
+    `asked`: the model that the spec names, or else is asked for; `named`: it names it. `model`: the one that ranks,
+    or None for words alone; `vectors`: each model's that has some, of how many of the passages, `of`.
+    """
+    vectors = [
+        {"model": name, "dims": dims, "passages": embedded.progress(index, number).done}
+        for name, dims, number in index.rows("SELECT name, dims, max(id) FROM models GROUP BY name ORDER BY 3 DESC")
+    ]
+    had = {each["model"]: each["passages"] for each in vectors}
+    of = embedded.progress(index, None).of
+    return {
+        "asked": spec.model_asked or (BUILTIN if spec.model == BUILTIN else None),
+        "named": spec.model is not None,
+        "model": _ranking(spec, had, of, served=served),
+        "of": of,
+        "vectors": [each for each in vectors if each["passages"]],
+    }
+
+
+def _ranking(spec: Spec, had: Mapping[str, int], of: int, *, served: bool) -> str | None:
+    """The one of the models that are there which a search uses; `had`: how many passages have each one's vectors."""
+    there = [spec.model_asked] if served and spec.model_asked else []
+    if spec.model in (None, BUILTIN) and builtin.installed():
+        there.append(BUILTIN)
+    enough = [name for name in there if had.get(name, 0) >= ENOUGH * of]
+    return enough[0] if enough else max(there, key=lambda name: had.get(name, 0), default=None)
 
 
 def _bring_up(held: Folder, sources: list[Source]) -> str | None:
@@ -172,8 +220,11 @@ def _damage(index: Index) -> list[str]:
         with index.reading():
             chunks = index.value("SELECT count(*) FROM chunks")
             rows = index.value("SELECT count(*) FROM words_docsize")
+            vectors = index.value(_VECTORS_OF_NOTHING, TITLE, TITLE, CHUNK_BITS)
         if chunks != rows:
             found.append(f"{chunks} chunks, but the words of {rows}")
+        if vectors:
+            found.append(f"{vectors} vectors of passages that are not there")
     except Unavailable:
         raise
     except LinkError as error:
