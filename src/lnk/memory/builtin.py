@@ -12,6 +12,7 @@ vectors]` back, the vectors float32 one behind the other.
 import contextlib
 import os
 import queue
+import re
 import struct
 import subprocess
 import sys
@@ -36,6 +37,11 @@ FRAME_BYTES_MAX: Final = 64 << 20
 SWITCH_S: Final = 0.0005  # how long one thread of the child keeps the interpreter from the other
 
 _LENGTH = struct.Struct("<I")
+# Greek; Armenian, Hebrew; Syriac; from Thaana over India's to Sinhala; Lao, Tibetan, Burmese, Georgian; Ethiopic,
+# Cherokee; Khmer, Mongolian.
+_STRANGE = re.compile(
+    "[\u0370-\u03ff\u1f00-\u1fff\u0530-\u05ff\u0700-\u074f\u0780-\u0dff\u0e80-\u10ff\u1200-\u139f\u1780-\u18af]+"
+)
 _Queue = queue.SimpleQueue[tuple[int, list[str]]]
 
 
@@ -68,6 +74,14 @@ class Builtin:
                 child.end()  # it ended by itself, or hangs: the next is asked of another
             raise Unavailable("The built-in encoder did not answer; it is asked again later.")
         return [vectors[at : at + size] for at in range(0, len(vectors), size)]
+
+    def knows(self, text: str) -> bool:
+        """Whether most letters are of a script that it was made for: Latin, Cyrillic, Arabic, East Asian, Thai.
+
+        Without this, xquad hit@1: Greek 0.88 -> 0.77, Hindi 0.87 -> 0.78.
+        """
+        strange = sum(len(run) for run in _STRANGE.findall(text))
+        return strange * 2 < sum(map(str.isalpha, text)) or not strange
 
     def close(self) -> None:
         """End the child; whoever waits for it is told that it does not answer."""

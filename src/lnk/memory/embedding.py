@@ -27,6 +27,9 @@ class Encoder(Protocol):
         Raises Unavailable where the model does not answer, or not as it should.
         """
 
+    def knows(self, text: str) -> bool:
+        """Whether the model was made for the script of `text`: what it says of another does harm."""
+
     def close(self) -> None:
         """Give everything back. From any thread; an `encode` under way ends with Unavailable."""
 

@@ -144,6 +144,10 @@ class Endpoint:
             raise Unavailable(f"The embedding model at {self._name} {why}.") from None
         return found
 
+    def knows(self, text: str) -> bool:
+        """Always: which scripts a served model knows, nobody says."""
+        return True
+
     def close(self) -> None:
         """Ask no more, for good: an `encode` that waits in another thread raises Unavailable at once, and so does any
         later one. Closing twice does no harm.

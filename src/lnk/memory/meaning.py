@@ -138,6 +138,7 @@ class Question:
         self.model = model
         self.bound = bound
         self.vector: bytes | None = None
+        self.known = True  # the model knows its script
         self.wait_s = 0.0
         self.ready = threading.Event()
 
@@ -196,6 +197,10 @@ class Meaning:
         question = Question(text, model, bound)
         if model is None or bound is None:
             return question
+        if not model.pair.questions.knows(text):
+            question.known = False
+            question.ready.set()
+            return question
         if vector := self._answers.get((bound.within, bound.id, text)):
             question.vector = vector
             question.ready.set()
@@ -222,10 +227,12 @@ class Meaning:
         if not question.ready.wait(question.wait_s) and question.wait_s:
             model.silent = True
         vector = question.vector
-        if vector is None:
+        if vector is None and question.known:
             return None, embedded.progress(index, None)
         progress = bound.kept.refresh(index)
         model.share = progress.share
+        if vector is None:
+            return lambda best: [], progress
         return lambda best: bound.kept.rank(index, vector, where, best), progress
 
     def _serving(self, index: Index) -> tuple[_Model | None, _Bound | None]:
