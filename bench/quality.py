@@ -25,6 +25,7 @@ from lnk.errors import LinkError, Usage
 
 DEPTH: Final = 10  # places that count
 TOKENS: Final = 15_000  # ten passages of three chunks, and their JSON
+TRIES_MAX: Final = 20
 PAGES_MAX: Final = 100
 NAME_CHARS_MAX: Final = 60  # four bytes each and an ending are less than the 255 of a file's name
 EMBED_WAIT_S: Final = 600  # without one more chunk embedded
@@ -295,6 +296,10 @@ def _ask(started: Session, question: Question, ids: Mapping[str, str]) -> Rankin
         answer: Any = started.ask("search", query=question.query, tokens=TOKENS, **more)
         if page == 0:
             ms = (time.perf_counter() - began) * 1000
+        for _ in range(TRIES_MAX):  # on a busy machine a question's vector may come too late, once
+            if "embedded" not in answer:
+                break
+            answer = started.ask("search", query=question.query, tokens=TOKENS, **more)
         if partial := _PARTIAL.intersection(answer):
             raise LinkError(f"The engine answered from a part of what there is: it says {', '.join(partial)}.")
         for result in answer["results"]:

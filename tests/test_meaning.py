@@ -220,7 +220,7 @@ def test_a_large_folders_vectors_are_found_by_a_new_session_and_those_that_are_n
     place.write("memory/long.md", "# Long\n\n" + "".join(parts))
     place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
     one = complete(memory())
-    assert (place.state / "vectors-1.cache").stat().st_size > 2200 * DIMS
+    assert soon((place.state / "vectors-1.cache").exists)
     other = complete(memory())
     for each in (one, other):
         assert first(each, "auto repaired") == ("memory/garage.md", ["meaning"])

@@ -41,7 +41,7 @@ TRY_TOKENS: Final = 3_000
 TRY_PASSAGES: Final = 2_000
 TRY_WAIT_S: Final = 20.0
 SEARCH_WAIT_S: Final = 3.0
-STILL_S: Final = 5.0  # without one more passage read it is not waited for any longer
+STILL_S: Final = 5.0  # without one more passage read, once it began, it is not waited for any longer
 LOOK_S: Final = 0.1
 MODEL_WAIT_S: Final = 1.0  # for a runtime that may have to load its model first
 EVER: Final = "1970-01-02"  # a `since` that leaves nothing out: the newest of all
@@ -229,7 +229,7 @@ class _Reading:
                     return found
                 if how["done"] > most:
                     most, moved = how["done"], now
-                if now - began > self._wait_s or now - moved > STILL_S:
+                if now - began > self._wait_s or (most > 0 and now - moved > STILL_S):
                     return found
                 progress(how["done"], how["of"])
                 time.sleep(LOOK_S)

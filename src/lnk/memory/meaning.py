@@ -79,9 +79,7 @@ class _Model:
         self.takes_s = WAIT_MOST_S / WAIT_TIMES  # a question, lately; at first it may have to be loaded
         self.silent = False  # it did not answer the last question in time
         self.fails = False  # it did not answer at all
-        self.batch = (
-            BATCH_CHUNKS  # chunks at once: half as many after a batch that failed, one more after one that went
-        )
+        self.batch = BATCH_CHUNKS  # chunks at once: half as many after a batch that failed, one more after each other
         self.aside: set[int] = set()  # chunks that it fails at
         self.whole_at: tuple[str, int, int] | None = None  # bound to what, and the count of changes, when all was done
         self._aside_until = 0.0
@@ -372,7 +370,7 @@ class Meaning:
             try:
                 self._batch(index, model, bound, some)
             except _Silent as error:
-                _encode(model, [PROBE])  # where it does not answer this either, it is not the texts
+                _encode(model, [PROBE, PROBE])  # where it fails at this too, it is not the texts
                 if len(some) > 1 or some[0] != once:
                     model.batch, once = max(1, len(some) // 2), some[0]
                     continue
