@@ -16,7 +16,6 @@ from conftest import ENGINE, Place, Session
 from ends.faults import soon
 from ends.meanings import DIMS, SAME, SPEC, Held, complete, first, found, read, rows, texts, told, wrong_rows
 from ends.model_server import BEHAVIOURS, Asked, ModelServer, Part
-from lnk.contract.spec import MODEL_ASKED
 from lnk.memory.embedding import HEADROOM, PROBE, inputs, question_of, tokens_of
 from lnk.memory.meaning import BATCH_CHUNKS
 
@@ -44,7 +43,7 @@ def memory(place: Place, open_session: Callable[..., Session], server: ModelServ
 
 
 @pytest.mark.requirement("RANK-1", "RANK-3")
-def test_what_says_it_in_other_words_is_found_and_each_hit_says_by_what(place, memory):
+def test_what_says_it_in_other_words_is_found_and_each_hit_says_by_what(place, memory, server):
     place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
     place.write("memory/hedge.md", "# Hedge\n\nThe bush was cut in June.\n")
     session = complete(memory())
@@ -53,6 +52,7 @@ def test_what_says_it_in_other_words_is_found_and_each_hit_says_by_what(place, m
     assert first(session, "car repaired") == ("memory/garage.md", ["words", "meaning"])
     hit = session.search("auto repaired")["results"][0]
     assert (hit["text"], hit["lines"]) == ("# Garage\n\nThe car was fixed in May.", [1, 3])
+    assert [each.texts for each in server.asked].count(["auto repaired"]) == 1, "it is known the second time"
 
 
 @pytest.mark.requirement("RANK-9")
@@ -140,7 +140,7 @@ def test_a_title_that_comes_to_repeat_finds_its_document_no_more(place, memory):
     assert first(session, "spanner")[0] == "memory/a/torque.md"
     place.write("memory/b/torque.md", " ".join(f"another{number}" for number in range(30)))
     complete(session)
-    assert first(session, "spanner")[0] == "memory/bolt.md"
+    assert soon(lambda: first(session, "spanner")[0] == "memory/bolt.md")
 
 
 # ------------------------------------------------------------ how far
@@ -452,6 +452,23 @@ def _longer_questions(server: ModelServer, asked: Asked) -> Iterator[Part]:
     return BEHAVIOURS["right" if PROBE in asked.texts else "other-dims"](server, asked)
 
 
+def _stalls_at_the_fixed_sentence(server: ModelServer, asked: Asked) -> Iterator[Part]:
+    if asked.texts == [PROBE]:
+        server.ending.wait()
+    yield from BEHAVIOURS["right"](server, asked)
+
+
+@pytest.mark.requirement("VECT-7")
+def test_a_model_that_stalls_at_the_fixed_sentence_holds_up_one_question_and_no_later_one(place, open_session):
+    place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
+    with ModelServer(dims=DIMS, same=SAME) as server:
+        memory = complete(open_session(place.argv("--spec", SPEC), env=told(server.url)))
+        server.behave = _stalls_at_the_fixed_sentence
+        assert memory.paths("fixed car") == ["memory/garage.md"]
+        server.behave = "right"
+        assert soon(lambda: first(memory, "auto repaired") == ("memory/garage.md", ["meaning"]))
+
+
 @pytest.mark.requirement("VECT-4", "VECT-7")
 def test_a_questions_vector_of_another_length_is_compared_with_nothing(place, memory, server):
     place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
@@ -555,6 +572,22 @@ def test_a_text_that_its_model_always_fails_at_keeps_no_other_from_its_vector(pl
     assert max(Counter(text for text in texts(server) if "poison" not in text).values()) <= 5, "halved, not repeated"
 
 
+@pytest.mark.requirement("VECT-5", "VECT-7")
+def test_a_model_that_fails_at_all_texts_but_one_at_once_is_not_taken_for_one_that_fails_at_a_text(
+    place, memory, server
+):
+    """Else nothing would be tried again for long."""
+    place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
+    session = complete(memory())
+    asked, server.behave = len(server.asked), "twice"
+    place.write("memory/hedge.md", "# Hedge\n\nThe bush was cut in June.\n")
+    assert soon(lambda: bool(session.search("bush")) and len(texts(server, asked)) > 2)
+    session.search("bush")
+    server.behave = "right"
+    complete(session)
+    assert soon(lambda: first(session, "shrub") == ("memory/hedge.md", ["meaning"]))
+
+
 @pytest.mark.requirement("RANK-10", "VECT-7")
 def test_any_question_can_be_asked_of_a_model(place, memory, server):
     place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
@@ -573,8 +606,8 @@ def test_with_no_model_named_the_default_is_asked_for(place, memory, server):
     place.write("memory/garage.md", "# Garage\n\nThe car was fixed in May.\n")
     session = complete(memory(spec="{}"))
     assert first(session, "auto repaired") == ("memory/garage.md", ["meaning"])
-    assert {asked.body["model"] for asked in server.asked} == {MODEL_ASKED}
-    assert _models(place) == [(MODEL_ASKED, DIMS)]
+    assert {asked.body["model"] for asked in server.asked} == {"qwen3-embedding"}
+    assert _models(place) == [("qwen3-embedding", DIMS)]
 
 
 def _only_test(server: ModelServer, asked: Asked) -> Iterator[Part]:

@@ -357,6 +357,16 @@ def test_the_builtin_encoder_serves_where_no_model_is_named_until_the_default_ha
     complete(session)
 
 
+@pytest.mark.requirement("VECT-6")
+def test_the_builtin_encoder_takes_over_from_a_default_that_had_embedded_everything(place, builtin, memory, server):
+    """There is nothing to embed for the one, so it is a question that finds it gone."""
+    place.write("memory/garage.md", "# Garage\n\nThe car was repaired in May.\n")
+    complete(memory("{}")).close()
+    session = complete(memory("{}").settled())
+    server.close()
+    assert soon(lambda: first(session, "Auto reparieren") == ("memory/garage.md", ["meaning"]))
+
+
 LEAST: Final = {"words": 24, "conversation": 4, "cjk": 5, "identifier": 4, "newest": 3, "paraphrase": 4, "language": 3}
 
 

@@ -110,10 +110,12 @@ class Engine:
             return None
         pairs = []
         if settings.address and name != builtin.MODEL:
-            from lnk.memory.endpoint import Endpoint  # only where there is one
+            from lnk.memory.endpoint import QUERY_S, Endpoint  # only where there is one
 
             model = name or MODEL_ASKED
-            pairs.append(Pair(Endpoint(settings.address, model), Endpoint(settings.address, model)))
+            # The fixed sentence goes with each question: it may not take longer than one.
+            asks = Endpoint(settings.address, model, documents_s=QUERY_S)
+            pairs.append(Pair(Endpoint(settings.address, model), asks))
         if name in (None, builtin.MODEL) and builtin.installed():
             encoder = builtin.Builtin()
             pairs.append(Pair(encoder, encoder))

@@ -342,7 +342,7 @@ class Meaning:
         if model.whole_at == now:
             return True
         with self._alone() as alone:
-            if not alone or not self._waiting(index, model, bound, time.monotonic() + RETRY_S if short else None):
+            if not alone or not self._waiting(index, model, bound, short=short):
                 return False
             embedded.sweep(index)
         model.share, model.whole_at = 1.0, now
@@ -355,16 +355,19 @@ class Meaning:
             raise _Silent(f"The model {model.name} takes no text.")
         return model.bind(index, probe)
 
-    def _waiting(self, index: Index, model: _Model, bound: _Bound, until: float | None) -> bool:
-        """Embeds what waits, newest first. False where that is not all: it is late, or there is something newer."""
+    def _waiting(self, index: Index, model: _Model, bound: _Bound, *, short: bool) -> bool:
+        """Embeds what waits, newest first. False where that is not all: time is up, or there is something newer.
+
+        What is newer waits for RETRY_S, so that a file which always changes is not all that is ever embedded.
+        """
         chunks = [chunk for chunk in embedded.waiting(index, bound.id) if chunk not in model.aside]
         done, of = embedded.progress(index, bound.id)
-        changes, at = embedded.changes(index)[0], 0
+        changes, until, at = embedded.changes(index)[0], time.monotonic() + RETRY_S, 0
         failed, once = 0, -1
         while at < len(chunks):
-            if self._stopping or (until and time.monotonic() > until) or index.replaced():
+            if self._stopping or index.replaced():
                 return False
-            if self._poked and embedded.changes(index)[0] != changes:
+            if time.monotonic() > until and (short or (self._poked and embedded.changes(index)[0] != changes)):
                 return False
             some = chunks[at : at + model.batch]
             try:
