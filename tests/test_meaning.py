@@ -98,6 +98,17 @@ def test_the_title_stands_before_each_part_of_its_document(place, memory, server
     ]
 
 
+@pytest.mark.requirement("VECT-1")
+def test_the_index_holds_a_vector_a_chunk_and_the_name_of_the_model_that_made_it(place, memory, server):
+    place.write("memory/a.md", "# Garage\n\nThe car.\n\n## Tools\n\nA hammer.\n")
+    complete(memory())
+    assert [row.text for row in rows(place)] == ["# Garage\n\nThe car.\n\n", "## Tools\n\nA hammer.\n"]
+    assert wrong_rows(place, server) == []
+    ((model, name, dims),) = read(place, "SELECT id, name, dims FROM models")
+    assert (name, dims) == ("test", DIMS)
+    assert {row.model for row in rows(place)} == {model}
+
+
 # ------------------------------------------------------------ titles
 
 
