@@ -67,7 +67,8 @@ class Builtin:
         if not texts:
             return []
         child = self._running()
-        vectors = child.ask(query, texts, QUERY_S if query else DOCUMENTS_S)
+        # One text alone, as the fixed sentence that goes with each question, does not wait behind a batch of documents.
+        vectors = child.ask(query or len(texts) == 1, texts, QUERY_S if query else DOCUMENTS_S)
         size = DIMS * 4
         if vectors is None or len(vectors) != size * len(texts):
             if vectors is None and not query:
