@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from lnk.memory.index import _schema
+from lnk.memory.lexical import _TOKENIZER
+
 
 def _at(day: str) -> float:
     return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
@@ -113,3 +116,19 @@ def test_turns_of_a_conversation_are_found_together_with_what_was_said_around_th
     place.write("chats/link-main/conversation.md", "# Fence\n\n" + "\n".join(turns))
     (found,) = session().settled().search("how many litres of oil")["results"]
     assert all(said in found["text"] for said in ("Which paint", "Larch oil", "five litres"))
+
+
+@pytest.mark.requirement("RANK-9")
+def test_what_a_filter_left_out_is_counted_whatever_its_ending(place, session):
+    place.write("memory/a/found.md", "Компания арендовала два склада.\n")
+    place.write("memory/b/other.md", "Nothing of all that.\n")
+    empty = session().settled().search("аренда складов компании", path="memory/b")
+    assert empty["results"] == []
+    assert "left out 1 document that match" in empty["empty"]
+
+
+@pytest.mark.requirement("RANK-2")
+def test_a_question_is_cut_into_words_as_the_index_is():
+    """How common a word is, is looked up under the form that the index keeps."""
+    told = " ".join(each if " " not in each else f"'{each}'" for each in _TOKENIZER)
+    assert f'tokenize="{told}"' in _schema()

@@ -109,6 +109,24 @@ def test_the_index_holds_a_vector_a_chunk_and_the_name_of_the_model_that_made_it
     assert {row.model for row in rows(place)} == {model}
 
 
+@pytest.mark.requirement("CONTRACT-15")
+@pytest.mark.parametrize("spec", ['{"model": "none"}', SPEC])
+def test_the_vectors_of_what_is_deleted_leave_the_index_where_no_model_is_there_any_more(
+    place, open_session, server, spec
+):
+    note = place.write("memory/a.md", "# Garage\n\nThe car.\n")
+    place.write("memory/b.md", "# Boat\n\nThe boat.\n")
+    with complete(open_session(place.argv("--spec", SPEC), env=told(server.url))):
+        assert len(read(place, "SELECT id FROM vectors")) == 2
+    note.unlink()
+    place.write("memory/c.md", "# Bridge\n\nThe bridge.\n")  # for which the model is asked, and is not there
+    address = told(server.url)
+    server.close()
+    memory = open_session(place.argv("--spec", spec), env=address).settled()
+    assert memory.paths("boat") == ["memory/b.md"]
+    assert soon(lambda: len(read(place, "SELECT id FROM vectors")) == 1)
+
+
 # ------------------------------------------------------------ titles
 
 

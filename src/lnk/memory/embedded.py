@@ -15,8 +15,7 @@ from lnk.memory import mapped
 from lnk.memory.embedding import PROBE_SAME, TITLE, digits_off, inputs, mark_of
 from lnk.memory.filters import INDEXED, Filter
 from lnk.memory.index import CHUNK_BITS, Index
-from lnk.memory.markdown import clean_title
-from lnk.memory.names import stem
+from lnk.memory.parse import named
 from lnk.memory.ranking import BEST, MEANING, Hit
 from lnk.memory.vectors import Matrix, Scored, quantize
 
@@ -101,7 +100,7 @@ def telling_titles(index: Index) -> dict[int, int]:
     return {
         document: changed
         for document, changed, path, title, kind in rows
-        if kind == "document" and often[digits_off(title)] == 1 and title == clean_title(stem(path))
+        if kind == "document" and often[digits_off(title)] == 1 and title == named(path, kind)
     }
 
 
@@ -158,6 +157,8 @@ def keep(index: Index, model: int, vectors: Iterable[tuple[Waiting, bytes]]) -> 
 
 def sweep(index: Index) -> None:
     """After all is embedded: the vectors of chunks that are gone are deleted, and a large model's are kept mapped."""
+    if not index.value("SELECT 1 FROM models LIMIT 1"):
+        return
     gone = index.rows("SELECT id, model FROM vectors WHERE chunk IS NULL")
     telling = telling_titles(index)  # one that came to repeat misleads from now on
     titles = index.rows("SELECT id, model, chunk >> ? FROM vectors WHERE chunk & ? = ?", CHUNK_BITS, TITLE, TITLE)

@@ -93,8 +93,8 @@ class Engine:
         self._words = Words(self._index)
         self._calling = threading.Lock()
         self._meaning = self._models()
-        poke = self._meaning.poke if self._meaning else None
-        self._keeper = Keeper(lambda: Index(self._state), self._sources(), poke)
+        poke = self._meaning.poke if self._meaning and self._meaning.there else None
+        self._keeper = Keeper(lambda: Index(self._state), self._sources(), poke, sweeps=poke is None)
 
     def _sources(self) -> list[Source]:
         settings = self._settings

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from lnk.errors import Corrupt, LinkError, Missing
 from lnk.folder import Folder, read_all
+from lnk.memory import embedded
 from lnk.memory.analyse import ANALYSIS, forget
 from lnk.memory.index import Found, Index
 from lnk.memory.names import key
@@ -51,9 +52,15 @@ class Keeper:
     """Owns the writing connection. `fresh` before each call; `stop` at the end."""
 
     def __init__(
-        self, index: Callable[[], Index], sources: list[Source], told: Callable[[], None] | None = None
+        self,
+        index: Callable[[], Index],
+        sources: list[Source],
+        told: Callable[[], None] | None = None,
+        *,
+        sweeps: bool = False,
     ) -> None:
-        """`told` hears of each time that the index was brought up to the folder."""
+        """`told` hears of each time that the index was brought up to the folder; `sweeps`: nobody embeds here."""
+        self._sweeps = sweeps
         self._open = index
         self._told = told
         self._sources = [_Part(source) for source in sources]
@@ -168,6 +175,8 @@ class Keeper:
     def _clean(self) -> None:
         """What was deleted leaves the log too, after the calls that waited for it have their answers."""
         try:
+            if self._index is not None and self._sweeps:
+                embedded.sweep(self._index)  # else whoever embeds does, after it took up what it could
             self._unclean = self._index is not None and not self._index.overwrite()
         except LinkError:
             self._unclean = False  # the next look meets it, and says it

@@ -110,7 +110,7 @@ class Words:
         if not asked:
             return 0
         sql = f"SELECT count(DISTINCT rowid >> {CHUNK_BITS}) FROM words WHERE words MATCH ?"
-        return int(self._index.value(sql, " OR ".join(asked)) or 0)
+        return int(self._index.value(sql, " OR ".join(any_ending(asked, query))) or 0)
 
     def _rare(self, asked: list[str]) -> list[str]:
         """The terms without those that are too common to tell anything, where there are enough chunks for that."""

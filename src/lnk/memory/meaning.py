@@ -160,9 +160,14 @@ class Meaning:
             threading.Thread(target=self._answer, name="ask", daemon=True),
         ]
 
+    @property
+    def there(self) -> bool:
+        """Whether there is any model that may embed."""
+        return bool(self._models)
+
     def start(self) -> None:
         """Begin to embed, behind, when `poke` says that there is something."""
-        if self._models:
+        if self.there:
             for thread in self._threads:
                 thread.start()
 
@@ -321,13 +326,14 @@ class Meaning:
                 done = self._model(index, model, short=place > 0)
             except _Silent:
                 model.fails = True
-                again_s = max(again_s, model.pair.documents.wait_s)
+                again_s = max(RETRY_S, model.pair.documents.wait_s)
                 continue
             except _Another:
                 return RETRY_S
             if done and place == 0:
                 return ASIDE_S if model.aside else None
             return again_s
+        embedded.sweep(index)  # nobody is there to take up what was deleted: it does not wait for that
         return again_s
 
     def _model(self, index: Index, model: _Model, *, short: bool) -> bool:
