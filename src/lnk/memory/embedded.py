@@ -156,26 +156,36 @@ def keep(index: Index, model: int, vectors: Iterable[tuple[Waiting, bytes]]) -> 
 
 
 def sweep(index: Index) -> None:
-    """After all is embedded: the vectors of chunks that are gone are deleted, and a large model's are kept mapped."""
-    if not index.value("SELECT 1 FROM models LIMIT 1"):
-        return
-    gone = index.rows("SELECT id, model FROM vectors WHERE chunk IS NULL")
-    telling = telling_titles(index)  # one that came to repeat misleads from now on
-    titles = index.rows("SELECT id, model, chunk >> ? FROM vectors WHERE chunk & ? = ?", CHUNK_BITS, TITLE, TITLE)
-    gone += [(row, model) for row, model, document in titles if document not in telling]
+    """After all is embedded: the vectors of chunks that are gone are deleted, and a large model's are kept mapped.
+
+    Raises Corrupt, Unavailable, Full.
+    """
+    with index.reading():
+        models = index.rows("SELECT id, dims FROM models")
+        gone = _gone(index) if models else []
     if gone:
         with index.writing():
             index.db.executemany("DELETE FROM vectors WHERE id = ?", ((row,) for row, _ in gone))
-    for model, dims in index.rows("SELECT id, dims FROM models"):
-        told = _told(index, model, dims)
-        mapped.blank(index.state, told, [row for row, of in gone if of == model])
-        part = mapped.opened(index.state, told)
-        there = index.value("SELECT count(*) FROM vectors WHERE model = ?", model)
-        if there - (len(part.ids) if part else 0) > max(MAPPED_FROM, there * MAPPED_GROWTH):
+    for model, dims in models:
+        with index.reading():
+            told = _told(index, model, dims)
+            mapped.blank(index.state, told, [row for row, of in gone if of == model])
+            part = mapped.opened(index.state, told)
+            there = index.value("SELECT count(*) FROM vectors WHERE model = ?", model)
+            if there - (len(part.ids) if part else 0) <= max(MAPPED_FROM, there * MAPPED_GROWTH):
+                continue
             matrix = Matrix(dims)
             _fill(index, matrix, model)
-            with contextlib.suppress(LinkError):  # no room for it: the vectors are read from the index
-                mapped.write(index.state, told, matrix.parts())
+        with contextlib.suppress(LinkError):  # no room for it: the vectors are read from the index
+            mapped.write(index.state, told, matrix.parts())
+
+
+def _gone(index: Index) -> list[tuple[int, int]]:
+    """The vectors, and each one's model, that no chunk or telling title has any longer."""
+    gone = index.rows("SELECT id, model FROM vectors WHERE chunk IS NULL")
+    telling = telling_titles(index)  # one that came to repeat misleads from now on
+    titles = index.rows("SELECT id, model, chunk >> ? FROM vectors WHERE chunk & ? = ?", CHUNK_BITS, TITLE, TITLE)
+    return gone + [(row, model) for row, model, document in titles if document not in telling]
 
 
 def _told(index: Index, model: int, dims: int) -> mapped.Told:

@@ -83,9 +83,9 @@ def write(state: Folder, told: Told, parts: Iterable[Part]) -> None:
             for each in ("ids", "documents", "shorten", "rows"):
                 for part in found:
                     write_all(fd, np.ascontiguousarray(getattr(part, each)).data.cast("B"))
+            os.fsync(fd)  # nobody could tell a file that a power cut left with holes from a whole one
         finally:
             os.close(fd)
-        # Not synced: one that a power cut leaves torn has another size, or rows that are found nowhere.
         os.rename(fresh, told.file, src_dir_fd=state.fd, dst_dir_fd=state.fd)
     except OSError as error:
         with contextlib.suppress(OSError):
