@@ -1,6 +1,7 @@
 """What the tests share: an agent's folders, the engine's real program, and a session with it over MCP."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,13 @@ ENGINE = str(Path(sys.executable).parent / "lnk-link-memory")
 LNK = str(Path(sys.executable).parent / "lnk")
 LNK_WAIT_S = 60
 WORDS_ALONE = str(Path(__file__).parent / "ends" / "words_alone")  # as PYTHONPATH: without the extra `meaning`
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def as_from_a_terminal() -> None:
+    """No signal is left alone because whoever started the tests left it alone, as `nohup` and `&` do."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
 
 
 class Place:

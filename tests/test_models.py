@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import LNK, Person
+from conftest import LNK, SIGNALS, Person, as_from_a_terminal
 from ends.runtimes import (
     DIMS,
     Answering,
@@ -100,6 +100,7 @@ class Home(Person):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=as_from_a_terminal,
         )
         try:
             yield Served(process)
@@ -828,7 +829,7 @@ def test_a_runtime_that_misses_a_look_and_answers_again_stays_served(home, serve
         assert served.end() == (128 + signal.SIGTERM, "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_it_and_leaves_the_runtime_alone(home, serve, number):
     server = serve(ollama("bge-m3:latest"))
     home.look(ollama=server)

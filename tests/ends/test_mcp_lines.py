@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import Place
+from conftest import SIGNALS, Place, as_from_a_terminal
 from lnk.memory.index import LOCK
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -30,15 +30,6 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META = {VERSION: "2026-07-28", CAPABILITIES: {}}
 THREAD = "link.local/thread"
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-def _as_from_a_terminal() -> None:
-    """No signal is left alone because whoever started the tests left it alone, as `nohup` and `&` do."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
 
 
 class Wire:
@@ -53,7 +44,7 @@ class Wire:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_as_from_a_terminal,
+                preexec_fn=as_from_a_terminal,
                 **more,
             )
         assert self.process.stdin and self.process.stdout
