@@ -26,12 +26,57 @@ def _at(day: str) -> float:
             "Die Versicherungen für das Gebäude sind gekündigt.",
             "Kündigung der Gebäudeversicherung, gekündigte Versicherung",
         ),
+        ("المستأجر يدفع الإيجار في أول الشهر", "متى يدفع مستأجر إيجاره"),
+        ("وبالسيارة سافرنا إلى البحر", "سيارة"),
+        ("ผู้เช่าจ่ายค่าเช่าทุกเดือน", "จ่ายค่าเช่า"),
     ],
 )
 def test_a_word_is_found_whatever_its_ending(place, session, text, query):
     place.write("memory/found.md", f"# Note\n\n{text}\n")
     place.write("memory/other.md", "# Another\n\nNothing of all that.\n")
     assert session().settled().paths(query)[:1] == ["memory/found.md"]
+
+
+@pytest.mark.requirement("RANK-2")
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("Der Mietvertrag endet im Mai.", "Mietvertragsende"),
+        ("The dishwasher needs descaling.", "dishwaser"),
+        ("Restaurant Zur Krone, am See", "restaurnat"),
+        ("Il contratto è stato rinnovato.", "rinnovazione del contratto"),
+    ],
+)
+def test_a_word_that_is_hardly_there_is_found_by_what_is_most_like_it(place, session, text, query):
+    place.write("memory/found.md", f"# Note\n\n{text}\n")
+    place.write("memory/other.md", "# Another\n\nNothing of all that, dis and dat.\n")
+    (found,) = session().settled().search(query)["results"]
+    assert (found["path"], found["matched"]) == ("memory/found.md", ["words"])
+
+
+@pytest.mark.requirement("RANK-2")
+def test_what_is_like_a_word_never_passes_what_holds_it(place, session):
+    for number in range(4):
+        place.write(f"memory/like{number}.md", f"# Note {number}\n\nThe restoration and the restaurants of {number}.\n")
+    place.write("memory/itself.md", "# Long\n\n" + "What else there is to say of it. " * 30 + "A restaurateur came.\n")
+    assert session().settled().paths("restaurateur")[0] == "memory/itself.md"
+
+
+@pytest.mark.requirement("RANK-2", "RANK-10")
+def test_numbers_and_codes_are_found_as_they_are_written_alone(place, session):
+    place.write("memory/one.md", "# One\n\nInvoice INV20417 for 18340 was paid.\n")
+    memory = session().settled()
+    assert memory.paths("INV20418") == memory.paths("18341") == []
+
+
+@pytest.mark.requirement("RANK-2", "INDEX-12")
+def test_what_is_like_a_word_is_gone_with_its_document(place, session):
+    file = place.write("memory/one.md", "# One\n\nThe dishwasher needs descaling.\n")
+    place.write("memory/two.md", "# Two\n\nNothing of all that.\n")
+    memory = session().settled()
+    assert memory.paths("dishwaser") == ["memory/one.md"]
+    file.unlink()
+    assert memory.paths("dishwaser") == []
 
 
 _BOATS = {
