@@ -24,7 +24,7 @@ COMMON_SHARE: Final = 0.25
 # Neighbouring words of a question side by side: LoCoMo hit@1 +0.016, vault_links +0.008, at some 50 us a pair.
 BESIDE_TERMS_MAX: Final = 16
 BESIDE_ROWS_MAX: Final = 5000  # of the rarer word; where more hold it, it tells little and takes long
-# A word that so few chunks hold is looked up as the words most like it too: its other forms, what it is made of, and what
+# A word that so few chunks hold is looked up as the words most like it too: its other forms, what it is made of, what
 # was meant. They begin as it does, so that they stand together in the index. xquad's mean hit@1 0.881 -> 0.898.
 ALIKE_CHUNKS_MAX: Final = 8
 ALIKE_BEGINNING: Final = 3  # letters, of a word that has more
