@@ -208,6 +208,16 @@ def test_a_refusal_after_a_vector_needs_no_proof_that_the_server_works(ask: Open
         assert [len(asked.texts) for asked in server.asked] == [TEXTS_MAX, 1]
 
 
+def test_a_text_at_which_the_server_failed_once_is_no_text_that_it_refuses(ask: Open) -> None:
+    def fails_once(server: ModelServer, asked: Asked) -> Iterator[Part]:
+        server.behave = "right"
+        return iter((b"HTTP/1.1 500 told so\r\nContent-Length: 2\r\n\r\n{}",))
+
+    with ModelServer(fails_once) as server:
+        assert numbers(ask(server).encode(["plum"])[0]) == right(server, "plum")
+        assert [asked.texts for asked in server.asked] == [["plum"], ["a"], ["plum"]]
+
+
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
 def test_a_server_that_refuses_everything_is_asked_twice_and_unavailable(status: int, ask: Open) -> None:
     with ModelServer(f"says-{status}", words='model "x" not found,\n\x1b[31m try pulling it ' + "y" * 500) as server:

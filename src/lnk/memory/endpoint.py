@@ -39,6 +39,7 @@ _QUEUE_S: Final = 0.01  # until a Unix socket whose queue is full is tried again
 _SAID_CHARS_MAX: Final = 120  # of a server's own words in an error
 _PLAIN: Final = "a"  # a text that every model takes: a server that refuses it refuses all
 _REFUSALS: Final = frozenset((400, 413, 422, 500))  # said of one text of a batch too: too long, empty
+_FAILED: Final = 500
 _WITHOUT_KEY: Final = frozenset((401, 403, 407))
 _BUSY: Final = frozenset((429, 503))
 _TOO_MUCH: Final = "answers with more bytes than vectors can have"
@@ -169,8 +170,12 @@ class Endpoint:
         if answer.status == 200:
             call.works = True
             return list(_read(answer.data, len(texts), self._address.facts.dims, call))
-        if not call.works:
+        failed = len(texts) == 1 and answer.status == _FAILED
+        if failed or not call.works:
             self._prove(answer, call)
+        if failed:  # which need not be the text's fault: it may have been short of room
+            answer = self._ask(texts, call)
+            return list(_read(answer.data, 1, self._address.facts.dims, call)) if answer.status == 200 else [None]
         if len(texts) == 1:
             return [None]
         half = len(texts) // 2
