@@ -16,8 +16,13 @@ from conftest import ENGINE, Place, Session
 from ends.faults import soon
 from ends.meanings import DIMS, SAME, SPEC, Held, complete, first, found, read, rows, texts, told, wrong_rows
 from ends.model_server import BEHAVIOURS, Asked, ModelServer, Part
+from lnk.contract.embedding import parse_address
+from lnk.folder import Folder
+from lnk.memory import meaning
 from lnk.memory.embedding import HEADROOM, PROBE, inputs, question_of, tokens_of
-from lnk.memory.meaning import BATCH_CHUNKS
+from lnk.memory.endpoint import Endpoint
+from lnk.memory.index import Index
+from lnk.memory.meaning import BATCH_CHUNKS, Meaning, Pair
 
 Memory = Callable[..., Session]
 OLD: Final = 1_600_000_000.0
@@ -599,6 +604,31 @@ def test_a_text_that_its_model_always_fails_at_keeps_no_other_from_its_vector(pl
     session = complete(memory())
     assert first(session, "number30x") == ("memory/n30.md", ["words", "meaning"])
     assert max(Counter(text for text in texts(server) if "poison" not in text).values()) <= 5, "halved, not repeated"
+
+
+@pytest.mark.requirement("VECT-5")
+def test_a_slow_model_takes_turns_with_another_until_one_has_enough_to_rank_by(place, session, server, monkeypatch):
+    for number in range(8):
+        place.write(f"memory/n{number}.md", f"# Note {number}\n\nThe car number{number}x.\n", at=OLD + number)
+    session().settled().close()
+    monkeypatch.setattr(meaning, "TURN_S", 0.0)  # each turn is one batch
+    monkeypatch.setattr(meaning, "BATCH_CHUNKS", 2)
+    with Folder.open(str(place.state)) as state, ModelServer(dims=DIMS, same=SAME) as quick:
+        pairs = [Pair(*(Endpoint(parse_address(each.url), name) for _ in range(2))) for each, name in (
+            (server, "asked"), (quick, "other"))]  # fmt: skip
+        both = Meaning(lambda: Index(state), state, pairs)
+        both.start()
+        both.poke()
+        assert soon(lambda: _names(place).count("asked") == 8)
+        assert both.stop(10)
+    assert _names(place)[:6] == ["asked", "asked", "other", "other", "asked", "asked"], "in turns"
+    assert _names(place).count("other") == 2, "half is enough, and then the first has it to itself"
+
+
+def _names(place: Place) -> list[str]:
+    """The models that made the vectors, in the order in which they did."""
+    sql = "SELECT models.name FROM vectors JOIN models ON models.id = model ORDER BY vectors.rowid"
+    return [name for (name,) in read(place, sql)]
 
 
 @pytest.mark.requirement("VECT-5", "VECT-7")

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from lnk.errors import Unavailable, from_os
@@ -32,12 +33,22 @@ BATCH_CHUNKS: Final = 16
 ASIDE_MOST: Final = 3  # texts left aside one after the other: with more it is the model that fails, not the text
 ASIDE_S: Final = 3600.0  # how long a text is left aside at which the model fails though it takes others
 RETRY_S: Final = 10.0  # how often a model that did not answer is asked again, and another process's lock looked at
+RETRY_FIRST_S: Final = 0.5  # and after its first failure, twice as long after each other: it may only be starting
+TURN_S: Final = 10.0  # how long one model embeds until another has its turn, or what is newer
 WAIT_LEAST_S: Final = 0.3  # a search waits for its question's vector so long at least, once,
 WAIT_MOST_S: Final = 1.0  # and so long at most, where this model takes long by itself
 WAIT_TIMES: Final = 4.0  # as many times as a question took lately
 ENOUGH: Final = 0.5  # of the chunks: from so many on the model that was asked for serves
 QUESTIONS_KEPT: Final = 64  # whose vectors are known, for the next page and the same question again
 NICE: Final = 10
+
+
+class Turn(Enum):
+    """How a model's turn to embed ended."""
+
+    DONE = auto()  # nothing waits for it
+    OVER = auto()  # some is left: its time is up, or there is something newer
+    ELSEWHERE = auto()  # another process embeds over this index
 
 
 class Pair(NamedTuple):
@@ -79,6 +90,7 @@ class _Model:
         self.takes_s = WAIT_MOST_S / WAIT_TIMES  # a question, lately; at first it may have to be loaded
         self.silent = False  # it did not answer the last question in time
         self.fails = False  # it did not answer at all
+        self.again_s = RETRY_FIRST_S  # when it is asked again then
         self.batch = BATCH_CHUNKS  # chunks at once: half as many after a batch that failed, one more after each other
         self.aside: set[int] = set()  # chunks that it fails at
         self.whole_at: tuple[str, int, int] | None = None  # bound to what, and the count of changes, when all was done
@@ -105,7 +117,7 @@ class _Model:
             if had is None or (had.within, had.id) != (name, number):
                 self.share = embedded.progress(index, number).share
                 self.bound = had = _Bound(name, number, probe, Kept(number, len(probe) // 4))
-            self._replaced, self.silent, self.fails = False, False, False
+            self._replaced, self.silent, self.fails, self.again_s = False, False, False, RETRY_FIRST_S
             self.take_back()
             return had
 
@@ -319,40 +331,55 @@ class Meaning:
             index.close()
 
     def _pass(self, index: Index) -> float | None:
-        """Everything that waits is embedded. In how many seconds to come again though nothing changed, or None."""
+        """Each model has its turn to embed. In how many seconds to come again though nothing changed, or None."""
         again_s = RETRY_S
         for place, model in enumerate(self._models):
+            first = place == 0
             try:
-                done = self._model(index, model, short=place > 0)
+                turn = self._model(index, model, short=not first or self._others_wait())
             except _Silent:
                 model.fails = True
-                again_s = max(RETRY_S, model.pair.documents.wait_s)
+                again_s = max(model.again_s, model.pair.documents.wait_s)
+                model.again_s = min(2 * model.again_s, RETRY_S)
                 continue
             except _Another:
                 return RETRY_S
-            if done and place == 0:
+            if turn is Turn.OVER and first and self._others_wait():
+                again_s = 0.0
+                continue
+            if turn is Turn.OVER:
+                return 0.0
+            if turn is Turn.DONE and first:
                 return ASIDE_S if model.aside else None
             return again_s
-        embedded.sweep(index)  # nobody is there to take up what was deleted: it does not wait for that
+        if all(model.fails for model in self._models):
+            embedded.sweep(index)  # nobody is there to take up what was deleted: it does not wait for that
         return again_s
 
-    def _model(self, index: Index, model: _Model, *, short: bool) -> bool:
-        """What waits for this model is embedded. False where some is left: another process is at it, or time is up."""
+    def _others_wait(self) -> bool:
+        """Whether none has enough to rank by, so that the first, which may be slow, takes turns with the others."""
+        first, *others = self._models
+        return first.share < ENOUGH and any(other.share < ENOUGH and not other.fails for other in others)
+
+    def _model(self, index: Index, model: _Model, *, short: bool) -> Turn:
+        """What waits for this model is embedded, or as much as gets its turn when that is `short`."""
         if not embedded.progress(index, None).of:
-            return True  # it is not even started for an empty folder
+            return Turn.DONE  # it is not even started for an empty folder
         bound = model.take_up(index)
         if bound is None or model.fails:
             bound = self._bind(index, model)
         model.take_back(late=True)
         now = bound.at(index)
         if model.whole_at == now:
-            return True
+            return Turn.DONE
         with self._alone() as alone:
-            if not alone or not self._waiting(index, model, bound, short=short):
-                return False
+            if not alone:
+                return Turn.ELSEWHERE
+            if not self._waiting(index, model, bound, short=short):
+                return Turn.OVER
             embedded.sweep(index)
         model.share, model.whole_at = 1.0, now
-        return True
+        return Turn.DONE
 
     def _bind(self, index: Index, model: _Model) -> _Bound:
         """Which model it is that answers, by its vector of a fixed sentence."""
@@ -364,16 +391,17 @@ class Meaning:
     def _waiting(self, index: Index, model: _Model, bound: _Bound, *, short: bool) -> bool:
         """Embeds what waits, newest first. False where that is not all: time is up, or there is something newer.
 
-        What is newer waits for RETRY_S, so that a file which always changes is not all that is ever embedded.
+        What is newer waits for TURN_S, so that a file which always changes is not all that is ever embedded.
         """
         chunks = [chunk for chunk in embedded.waiting(index, bound.id) if chunk not in model.aside]
         done, of = embedded.progress(index, bound.id)
-        changes, until, at = embedded.changes(index)[0], time.monotonic() + RETRY_S, 0
+        changes, until, at = embedded.changes(index)[0], time.monotonic() + TURN_S, 0
         failed, once = 0, -1
         while at < len(chunks):
             if self._stopping or index.replaced():
                 return False
-            if time.monotonic() > until and (short or (self._poked and embedded.changes(index)[0] != changes)):
+            late = at > 0 and time.monotonic() > until
+            if late and (short or (self._poked and embedded.changes(index)[0] != changes)):
                 return False
             some = chunks[at : at + model.batch]
             try:
