@@ -51,25 +51,29 @@ def serve_of(
     environment: Mapping[str, str],
     engine: str = ENGINE,
     *,
+    words_alone: bool = False,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Serve:
     """How the engine serves the agent, as its `command` prints it, `argv[0]` made absolute. Raises what it refuses.
 
-    `meanwhile` is done while it runs.
+    `words_alone`: without a model, whatever the agent's spec says. `meanwhile` is done while it runs.
     """
     program = program_of(engine)
     argv = [program, "command", agent.home, agent.state(engine), agent.own]
-    printed = run(argv, engine_environment(agent, environment), meanwhile=meanwhile)
+    told = engine_environment(agent, environment, words_alone=words_alone)
+    printed = run(argv, told, meanwhile=meanwhile)
     serve = parse(printed, Serve, f"What {program} printed")
     if not serve.argv or os.path.basename(serve.argv[0]) != os.path.basename(program):
         raise Refused(f"{program} printed a command that is another program's: {serve.argv[:1]}; it is not run.")
     return msgspec.structs.replace(serve, argv=[program, *serve.argv[1:]])
 
 
-def engine_environment(agent: Agent, environment: Mapping[str, str]) -> dict[str, str]:
+def engine_environment(agent: Agent, environment: Mapping[str, str], *, words_alone: bool = False) -> dict[str, str]:
     """What an engine's command is told: the agent's opinions, its notes file where they may be written."""
     told = {key: value for key, value in environment.items() if not key.startswith("LNK_MEMORY_")}
     spec = _table(agent, "spec.toml", "tool").get("memory")
+    if words_alone and (spec is None or isinstance(spec, dict)):
+        spec = {**(spec or {}), "model": NONE}
     if spec is not None:
         told["LNK_MEMORY_SPEC"] = format_value(spec)
     files = _table(agent, "sandbox.toml", "files")
@@ -168,10 +172,11 @@ class Session(Program):
     ) -> None:
         """`hear` is given what the engine says beside.
 
-        `meaning`: with the model that it asks for, where a runtime that runs has it; nothing is started for it.
+        `meaning`: with the built-in encoder, and the model that it asks for, where a runtime that runs has it; nothing
+        is started for that one.
         """
-        serve = serve_of(agent, environment)
-        given = engine_environment(agent, environment)
+        serve = serve_of(agent, environment, words_alone=not meaning)
+        given = engine_environment(agent, environment, words_alone=not meaning)
         self._behind = None
         said = spec_model(agent)
         self.named = None if said == NONE else said  # the model that the agent's spec names
