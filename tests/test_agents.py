@@ -325,6 +325,17 @@ def test_an_engines_program_is_told_by_its_name_and_only_link_has_another(engine
         program_of("other")
 
 
+def test_words_alone_leave_the_rest_of_what_the_agents_spec_says(tmp_path):
+    agent = Agents(str(tmp_path / "Link")).new("max")
+    for spec, told in (
+        ("", '{"model":"none"}'),
+        ('[tool.memory]\nmodel = "bge-m3"\ntokens = 900\n', '{"model":"none","tokens":900}'),
+    ):
+        Path(agent.own, "spec.toml").write_text(spec)
+        argv = serve_of(agent, os.environ, words_alone=True).argv
+        assert json.loads(argv[argv.index("--spec") + 1]) == json.loads(told)
+
+
 @pytest.mark.requirement("CONTRACT-3")
 def test_a_command_that_names_another_program_than_the_engines_is_refused(engine, tmp_path):
     agent = Agents(str(tmp_path / "Link")).new("max")
