@@ -43,6 +43,15 @@ QUESTIONS_KEPT: Final = 64  # whose vectors are known, for the next page and the
 NICE: Final = 10
 
 
+def which(shares: Sequence[float]) -> int | None:
+    """Which of the models ranks, by the share of the chunks that each has, in the order in which they are asked.
+
+    The first that has enough, else the one that has most; None where there is none.
+    """
+    enough = (at for at, share in enumerate(shares) if share >= ENOUGH)
+    return next(enough, max(range(len(shares)), key=shares.__getitem__, default=None))
+
+
 class Turn(Enum):
     """How a model's turn to embed ended."""
 
@@ -251,12 +260,11 @@ class Meaning:
         return lambda best: bound.kept.rank(index, vector, where, best), progress
 
     def _serving(self, index: Index) -> tuple[_Model | None, _Bound | None]:
-        """The model that was asked for where it has most of the folder, else the one that has more of it."""
+        """The model that ranks; one that fails only where all do."""
         there = [(model, bound) for model in self._models if (bound := model.take_up(index))]
-        for model, bound in there:
-            if model.share >= ENOUGH and not model.fails:
-                return model, bound
-        return max(there, key=lambda one: (not one[0].fails, one[0].share), default=(None, None))
+        well = [one for one in there if not one[0].fails] or there
+        at = which([model.share for model, _ in well])
+        return (None, None) if at is None else well[at]
 
     def _answer(self) -> None:
         """The thread that asks: one question after the other, and of those that came meanwhile the newest alone."""

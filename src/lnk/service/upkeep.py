@@ -20,7 +20,7 @@ from lnk.memory import builtin, embedded
 from lnk.memory.embedding import TITLE
 from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.keeper import Keeper
-from lnk.memory.meaning import ENOUGH
+from lnk.memory.meaning import which
 from lnk.memory.parse import digest_of
 from lnk.memory.text import FILE_BYTES_MAX
 from lnk.memory.times import format_time
@@ -140,8 +140,8 @@ def _ranking(spec: Spec, had: Mapping[str, int], of: int, *, served: bool) -> st
     there = [spec.model_asked] if served and spec.model_asked else []
     if spec.model in (None, BUILTIN) and builtin.installed():
         there.append(BUILTIN)
-    enough = [name for name in there if had.get(name, 0) >= ENOUGH * of]
-    return enough[0] if enough else max(there, key=lambda name: had.get(name, 0), default=None)
+    at = which([had.get(name, 0) / max(1, of) for name in there])
+    return None if at is None else there[at]
 
 
 def _bring_up(held: Folder, sources: list[Source]) -> str | None:
