@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lnk
 from conftest import Place, Session
 from lnk.errors import Invalid
-from lnk.memory.ranking import Document, Hit, by_document, newest_first
+from lnk.memory.ranking import NEAR_TIE, Document, Hit, by_document, newest_first
 
 EXAMPLE = Path(lnk.__file__).parent / "example"
 OLD = 1_600_000_000.0
@@ -145,8 +145,8 @@ def test_a_newer_document_never_passes_one_that_matches_clearly_better(scores, r
     assert newest_first(hits, documents) == ordered
     for at, first in enumerate(ordered):
         for later in ordered[at + 1 :]:
-            assert first.score >= later.score * 0.9 - 1e-12
-    if hits and min(scores) >= max(scores) * 0.9:
+            assert first.score >= later.score * (1 - NEAR_TIE) - 1e-12
+    if hits and min(scores) >= max(scores) * (1 - NEAR_TIE):
         dates = [documents[hit.document].changed for hit in ordered]
         assert dates == sorted(dates, reverse=True)
 

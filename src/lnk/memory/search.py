@@ -21,8 +21,6 @@ from lnk.memory.ranking import (
     BEST,
     BEST_WITH_COPIES,
     COVERING,
-    MERGED_NEAR_TIE,
-    NEAR_TIE,
     Document,
     Group,
     Hit,
@@ -80,11 +78,11 @@ def ranked(index: Index, words: Words, query: str, where: Filter, near: Near | N
     while True:
         by_words = words.rank(query, where, best)
         by_meaning = near(best) if near else []
-        hits, tie = by_words, NEAR_TIE
+        hits = by_words
         if by_meaning:
-            hits, tie = merged(by_words, by_meaning, words.coverage(query, by_words[:COVERING])), MERGED_NEAR_TIE
+            hits = merged(by_words, by_meaning, words.coverage(query, by_words[:COVERING]))
         documents = _documents(index, [hit.document for hit in hits])
-        hits = newest_first([hit for hit in hits if hit.document in documents], documents, tie)
+        hits = newest_first([hit for hit in hits if hit.document in documents], documents)
         groups = without_copies(hits, documents, lambda each: _words_of(index, each))
         more = len(by_words) >= best or len(by_meaning) >= best
         if len(groups) >= BEST // 2 or not more or best >= BEST_WITH_COPIES:
