@@ -840,8 +840,8 @@ def test_a_folder_that_may_not_be_read_is_said_and_loses_nothing_and_is_found_wh
     assert [result["path"] for result in found["results"]] == ["memory/deep/b.md"]
     assert "stale" not in found
     assert listed(opened) == {"memory/a.md": None, "memory/deep/b.md": None, "memory/late.md": None}
-    two.write("memory/deep/c.md", "later still\n")
-    assert hits(opened, "later") == ["memory/deep/c.md"]
+    two.write("memory/deep/c.md", "afterwards still\n")
+    assert hits(opened, "afterwards") == ["memory/deep/c.md"]
     assert "stale" not in opened.search("later")
 
 

@@ -19,8 +19,8 @@ from lnk import __version__
 from lnk.agent.folders import Agent, read_toml
 from lnk.contract.memory import Serve
 from lnk.contract.shape import format_value, parse
-from lnk.contract.spec import BUILTIN, NONE
-from lnk.errors import Corrupt, LinkError, Missing, Refused, Unavailable
+from lnk.contract.spec import BUILTIN, NONE, check_model
+from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, Unavailable
 from lnk.mcp.client import Program
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def engine_environment(agent: Agent, environment: Mapping[str, str], *, words_al
     """What an engine's command is told: the agent's opinions, its notes file where they may be written."""
     told = {key: value for key, value in environment.items() if not key.startswith("LNK_MEMORY_")}
     spec = _table(agent, "spec.toml", "tool").get("memory")
-    if words_alone and (spec is None or isinstance(spec, dict)):
+    if words_alone and isinstance(spec or {}, dict) and _is_model((spec or {}).get("model", NONE)):
         spec = {**(spec or {}), "model": NONE}
     if spec is not None:
         told["LNK_MEMORY_SPEC"] = format_value(spec)
@@ -85,6 +85,15 @@ def engine_environment(agent: Agent, environment: Mapping[str, str], *, words_al
     if agent.documents:
         told["LNK_MEMORY_DOCUMENTS"] = agent.documents
     return told
+
+
+def _is_model(name: Any) -> bool:
+    """Whether the engine takes it for a model's name, and need not be asked to say what is wrong."""
+    try:
+        check_model(name)
+    except (Invalid, TypeError):
+        return False
+    return True
 
 
 def _table(agent: Agent, file: str, name: str) -> dict[str, Any]:

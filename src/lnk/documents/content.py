@@ -1,5 +1,7 @@
 """What a document's text is, which kinds there are, and within which limits they are read."""
 
+import re
+from functools import cache
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
@@ -36,6 +38,28 @@ class Content(msgspec.Struct, frozen=True):
     title: str | None = None
 
 
+_LINE_ENDS: Final = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+_UNSEEN: Final = re.compile(
+    "[\0-\x08\x0e-\x1f\x7f-\x9f\xad"  # controls; a soft hyphen within a line
+    "\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"  # direction, and no width
+    "\ud800-\udfff\ufff9-\ufffb\ufffe\uffff"  # halves of a pair, annotations, what is no character
+    "\U000e0000-\U000e007f]"  # tags
+)
+_VARIANTS: Final = re.compile("([\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
+
+
+def seen(text: str) -> str:
+    """`text` without what a reader of the page cannot see, its lines ended by LF. Tabs and U+200C/U+200D stay."""
+    if not text.isprintable():  # none of what is looked for is, and asking is several times as fast
+        text = _UNSEEN.sub("", _LINE_ENDS.sub("\n", text))
+    return text if text.isascii() else _VARIANTS.sub(r"\1", text)  # a letter is drawn in one variant
+
+
+@cache
+def _installed(name: str) -> bool:
+    return find_spec(name) is not None
+
+
 class Kind(NamedTuple):
     """How a kind of document is read: the module whose `read(data: bytes) -> Content` does it, and what that needs."""
 
@@ -44,7 +68,7 @@ class Kind(NamedTuple):
 
     def there(self) -> bool:
         """Whether it can be read on this machine."""
-        return all(find_spec(name) is not None for name in self.needs)
+        return all(map(_installed, self.needs))
 
 
 _OFFICE: Final = ("python_calamine", "striprtf")  # all of the extra: one is never there without the other
@@ -60,3 +84,9 @@ KINDS: Final[dict[str, Kind]] = {
     "eml": Kind("lnk.documents.mail", _OFFICE),
 }
 OLD_ENDINGS: Final = frozenset(("doc", "xls", "ppt"))
+
+
+def kind_of(path: str) -> str | None:
+    """The kind of document that a path's ending says, or None where it is none that is read."""
+    ending = path.rpartition(".")[2].lower()
+    return ending if ending in KINDS else None

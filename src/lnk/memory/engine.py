@@ -15,6 +15,7 @@ import msgspec
 from lnk.contract.embedding import Address
 from lnk.contract.memory import owners, thread_of
 from lnk.contract.spec import MODEL_ASKED, Spec
+from lnk.documents.content import TEXT_BYTES_MAX
 from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
 from lnk.memory import builtin, linking, listing, reading, search
@@ -28,8 +29,9 @@ from lnk.memory.markdown import clean_title, title_of
 from lnk.memory.meaning import Meaning, Pair, Question
 from lnk.memory.names import NOTES, SKILLS
 from lnk.memory.notes import Notes, prompt_text
+from lnk.memory.parse import pages_of
 from lnk.memory.search import Near
-from lnk.memory.text import TEXT_BYTES_MAX, decode
+from lnk.memory.text import decode
 from lnk.memory.times import format_time, parse_since
 from lnk.memory.values import (
     Count,
@@ -228,8 +230,9 @@ class Engine:
         fresh = self._fresh(progress)
         with self._reading() as index:
             path = reading.find_path(index, asked.path)
-            document, title, kind, changed, lines, left_out, waits = index.rows(
-                "SELECT id, title, kind, changed, lines, left_out, digest IS NULL FROM documents WHERE path = ?", path
+            document, title, kind, changed, lines, pages, left_out, waits = index.rows(
+                "SELECT id, title, kind, changed, lines, pages, left_out, digest IS NULL FROM documents WHERE path = ?",
+                path,
             )[0]
             if left_out:
                 raise Invalid(f"{asked.path} has no text in memory: {left_out}.")
@@ -238,7 +241,8 @@ class Engine:
             budget.spend([path, title])
             start, pieces = reading.chunks_from(index, document, line)
             part = reading.part_of(pieces, start, line, lines, budget)
-            return _as_read(path, title, kind, changed, lines, part, fresh.stale)
+            found = _as_read(path, title, kind, changed, lines, part, fresh.stale)
+            return msgspec.structs.replace(found, pages=pages_of(pages, part.first, part.last)) if pages else found
 
     def list(self, asked: ListArguments, progress: Progress | None = None) -> Listed:
         """The documents there are, or what changed since a moment."""

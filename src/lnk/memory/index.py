@@ -24,7 +24,7 @@ from lnk.memory.times import in_words
 
 FILE: Final = "index.sqlite"
 LOCK: Final = "index.lock"
-VERSION: Final = 2
+VERSION: Final = 3
 APPLICATION: Final = 0x4C4E4B4D  # "LNKM"
 CHUNK_BITS: Final = 20
 REMOVED_MAX: Final = 10_000
@@ -224,6 +224,17 @@ class Index:
             ),
         )
 
+    def read_later(self, paths: Iterable[str], *, anew: bool = False) -> None:
+        """These documents wait to be read, with the text that they had until then; `anew`: though they are the same."""
+        had = "x''" if anew else "digest"
+        for path in paths:
+            self.db.execute(
+                f"UPDATE documents SET stamp = x'', left_out = NULL, digest = CASE WHEN left_out IS NULL"
+                f" AND digest IS NOT NULL THEN {had} END WHERE path = ?",
+                (path,),
+            )
+            self.db.execute("DELETE FROM removed WHERE path = ?", (path,))
+
     def put(self, documents: Iterable[tuple[Found, Parsed | None]], at: int) -> None:
         """The documents as they are now, in place of what was there. None: the file has the bytes that it had."""
         words: list[tuple[int, str, str, str]] = []
@@ -256,10 +267,10 @@ class Index:
             if not waited:
                 self._take_out(document)
         self.db.execute(
-            "UPDATE documents SET title = ?, stamp = ?, bytes = ?, changed = ?, digest = ?, lines = ?, words = ?,"
-            " sketch = ?, left_out = ? WHERE id = ?",
+            "UPDATE documents SET title = ?, stamp = ?, bytes = ?, changed = ?, digest = ?, lines = ?, pages = ?,"
+            " words = ?, sketch = ?, left_out = ? WHERE id = ?",
             (
-                *(parsed.title, found.stamp, found.bytes, changed, parsed.digest, parsed.lines),
+                *(parsed.title, found.stamp, found.bytes, changed, parsed.digest, parsed.lines, parsed.pages),
                 *(parsed.words, parsed.sketch, parsed.left_out, document),
             ),
         )

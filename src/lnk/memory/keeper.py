@@ -15,28 +15,30 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from lnk.documents.content import FILE_BYTES_MAX, kind_of
 from lnk.errors import Corrupt, LinkError, Missing
 from lnk.folder import Folder, read_all
 from lnk.memory import embedded
 from lnk.memory.analyse import ANALYSIS, forget
+from lnk.memory.extract import Extraction, read_again
 from lnk.memory.index import Found, Index
 from lnk.memory.names import key
 from lnk.memory.parse import Parsed, digest_of, left_out, parse
-from lnk.memory.text import FILE_BYTES_MAX
-from lnk.memory.walk import IGNORE_FILE, Report, Source, lasting, stamp
+from lnk.memory.walk import IGNORE_FILE, RACY_NS, Report, Source, lasting, stamp
 from lnk.memory.watch import Watch
 
 FIRST_WAIT_S: Final = 2.0  # how long a call waits for the first index before it says how far it is
 WAIT_S: Final = 20.0  # and for any later change: a client gives up after 30 s at the earliest
 BEGIN_S: Final = 0.25  # after start, so that `initialize` and `tools/list` have the processor first
 TELL_S: Final = 0.25  # how often a waiting call tells its progress
+DOCUMENTS_WAIT_S: Final = 2.0  # how long a call waits where no more than so many documents are left to read
+DOCUMENTS_FEW: Final = 4
 RESCAN_S: Final = 60.0  # what the kernel does not tell of (a mapped file) is found by a scan this often, behind
 BATCH_CHARS: Final = 1 << 20  # a transaction's worth: small enough to be over before anyone waits for it
 BATCH_FILES: Final = 500
 CLEAN_S: Final = 0.2  # after the last change, what was deleted is overwritten in the log too
 CHECKED_MAX: Final = 500  # paths looked at one by one; with more, one scan of everything is cheaper
 SHARED_MAX: Final = 1000  # files with several names are looked at one by one; with more, each call scans
-RACY_NS: Final = 50_000_000  # a file changed so shortly before it was read may change again under the same stamp
 READ_TRIES: Final = 3
 _TROUBLES_MAX: Final = 3  # said in one answer
 
@@ -78,7 +80,9 @@ class Keeper:
         self._scanned = 0.0
         self._known: dict[str, bytes] = {}
         self._version: object = None
+        self._waiting = 0  # documents that the last look left to be read
         self._unclean = False  # the log beside the index may hold what was deleted
+        self._documents = Extraction(index, sources, self._document_read)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
@@ -91,8 +95,10 @@ class Keeper:
             self._stopping = True
             self._state.notify_all()
         self._begun.set()
-        self._thread.join(wait_s)
-        return not self._thread.is_alive()
+        until = time.monotonic() + wait_s
+        ended = self._documents.stop(wait_s)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return ended and not self._thread.is_alive()
 
     def give_up(self) -> None:
         """The call that waits no longer does."""
@@ -121,18 +127,40 @@ class Keeper:
                 self._state.notify_all()
                 return Freshness(None, self._stale)
             mine = self._asked
-            most = wait_s if wait_s is not None else WAIT_S if self._complete else FIRST_WAIT_S
+            until = began + (wait_s if wait_s is not None else WAIT_S if self._complete else FIRST_WAIT_S)
             told = -1
             while self._answered < mine and not (self._given_up or self._stopping) and self._thread.is_alive():
-                left = began + most - time.monotonic()
+                left = until - time.monotonic()
                 if left <= 0:
                     break
                 self._state.wait(min(left, TELL_S))
                 if progress and self._of and self._done != told and self._answered < mine:
                     told = self._done
                     progress(self._done, self._of)
-            behind = self._answered < mine and (self._done < self._of or not self._complete)
-            return Freshness((self._done, self._of) if behind else None, self._stale)
+            if self._answered < mine and (self._done < self._of or not self._complete):
+                return Freshness((self._done, self._of), self._stale)
+            left = self._documents_left(
+                progress, until if wait_s else min(until, time.monotonic() + DOCUMENTS_WAIT_S), wait_s is not None
+            )
+            return Freshness((self._of - left, self._of) if left else None, self._stale)
+
+    def _documents_left(self, progress: Callable[[int, int], None] | None, until: float, whole: bool) -> int:
+        """How many documents wait to be read, after a moment where that are few; `whole`: after all, if need be."""
+        told = -1
+        while (left := self._documents.left) and (whole or left <= DOCUMENTS_FEW) and not self._given_up:
+            if self._stopping or time.monotonic() >= until:
+                break
+            if progress and left != told:
+                told = left
+                progress(self._of - left, self._of)
+            self._state.wait(min(max(0.0, until - time.monotonic()), TELL_S))
+        return min(left, self._of)
+
+    def _document_read(self) -> None:
+        with self._state:
+            self._state.notify_all()
+        if self._told:
+            self._told()
 
     def _proved(self) -> bool:
         return self._complete and not self._full and self._stale is None and all(part.quiet() for part in self._sources)
@@ -188,6 +216,7 @@ class Keeper:
             # The index may be another since the last look, and what could not be looked at is tried again.
             full = full or self._full or self._stale is not None
             troubles = []
+            self._waiting = 0
             with index.alone():
                 self._load(index)
                 for part in self._sources:
@@ -195,6 +224,8 @@ class Keeper:
                         troubles.append(trouble)
                     elif part.usable:
                         troubles += self._part(index, part, full)
+            if self._waiting:
+                self._documents.poke(self._waiting)
             return " ".join(troubles) or None
         except Corrupt as error:
             self._forget_index()
@@ -221,6 +252,8 @@ class Keeper:
             if self._index.fact("analysis") != ANALYSIS:
                 with self._index.alone(), self._index.writing():
                     self._index.analyse_again()
+            with self._index.alone():
+                read_again(self._index)
         return self._index
 
     def _forget_index(self) -> None:
@@ -301,9 +334,10 @@ class Keeper:
 
     def _apply(self, index: Index, part: "_Part", changed: list[Found], gone: list[str], of: int) -> None:
         """The changes written, newest first, batch by batch; what is not reached stays as changed."""
-        changed.sort(key=lambda one: one.mtime_ns, reverse=True)
         with self._state:
             self._of, self._done = of, of - len(changed)
+        changed = self._leave_documents(index, changed)
+        changed.sort(key=lambda one: one.mtime_ns, reverse=True)
         self._unclean = self._unclean or bool(gone or changed)
         for start in range(0, len(gone), BATCH_FILES):
             batch = gone[start : start + BATCH_FILES]
@@ -323,6 +357,20 @@ class Keeper:
                 self._state.notify_all()
             if self._stopping:
                 return
+
+    def _leave_documents(self, index: Index, changed: list[Found]) -> list[Found]:
+        """What of the changed is text. The documents among them are read behind, and wait in the index."""
+        later = [one for one in changed if one.left_out is None and kind_of(one.path)]
+        if not later:
+            return changed
+        if fresh := [one for one in later if self._known.get(one.path) != b""]:
+            new = [one for one in fresh if one.path not in self._known]
+            with index.writing(durable=bool(new)):
+                index.wait_for(new, index.tick())
+                index.read_later(one.path for one in fresh)
+            self._known.update((one.path, b"") for one in fresh)
+        self._waiting += len(later)
+        return [one for one in changed if one.left_out is not None or not kind_of(one.path)]
 
     def _batches(self, part: "_Part", changed: list[Found]) -> Iterator[list[tuple[Found, Parsed | None]]]:
         ready: list[tuple[Found, Parsed | None]] = []

@@ -1,18 +1,27 @@
 """One file's bytes to all that the index keeps of it: title, chunks, words, links. No I/O."""
 
 import hashlib
+import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from lnk.documents.content import TEXT_BYTES_MAX, TEXT_TOO_LARGE, Content
 from lnk.memory.analyse import Analysed, analyse, sketch, words_of
 from lnk.memory.markdown import TITLE_CHARS_MAX, Chunk, Link, chunks, clean_title, first_heading, links, title_of
 from lnk.memory.names import ROOTS, resolve, stem
-from lnk.memory.text import HTML_ENDINGS, TEXT_BYTES_MAX, decode, html_text
+from lnk.memory.text import HTML_ENDINGS, decode, html_text
 
 NOT_TEXT: Final = "it is no text"
 HEADINGS_MAX: Final = 3  # of # in one link that may each belong to the name
-TEXT_TOO_LARGE: Final = "its text is over 2 MiB"
+TITLE_WORDS: Final = 2
+_TITLE_WORD = re.compile(r"[^\W\d_]{2,}")
+_MADE_TITLE = re.compile(
+    r"^(microsoft|untitled|unbenannt|sans titre|document\d*$|powerpoint|slide \d|new |draft$)|[/\\_=]|\.[a-z]{2,5}$",
+    re.IGNORECASE,
+)
 
 
 class LinkRow(NamedTuple):
@@ -36,6 +45,7 @@ class Parsed(NamedTuple):
     words: int
     sketch: bytes
     left_out: str | None
+    pages: bytes | None = None
 
 
 def digest_of(data: bytes) -> bytes:
@@ -56,14 +66,46 @@ def parse(path: str, kind: str, data: bytes) -> Parsed:
         return left_out(path, TEXT_TOO_LARGE, digest_of(data))
     title = title or title_of(text) or (first_heading(text) if kind == "conversation" else None) or named(path, kind)
     parts = chunks(text, packed=kind == "conversation") or [Chunk(1, "")]
+    return _whole(
+        path, digest_of(data), title, text, parts, [row for link in links(text) if (row := _link(path, link))]
+    )
+
+
+def parse_content(path: str, digest: bytes, content: Content) -> Parsed:
+    """The document at `path` whose text was taken out of its file. What looks like a link in it is none."""
+    title = written_title(content.title) or title_of(content.text) or named(path, "document")
+    parsed = _whole(path, digest, title, content.text, chunks(content.text) or [Chunk(1, "")], [])
+    return parsed._replace(pages=array("I", content.pages).tobytes() or None)
+
+
+def written_title(title: str | None) -> str | None:
+    """A document's own title where it is one that a person wrote: some words, and not a file's name or a program's.
+
+    Most programs fill it in by themselves: `Microsoft Word - lease_v3.doc`, `Untitled`, `PowerPoint Presentation`.
+    """
+    title = clean_title(title or "")
+    if not title or len(_TITLE_WORD.findall(title)) < TITLE_WORDS or _MADE_TITLE.search(title):
+        return None
+    return title
+
+
+def pages_of(pages: bytes | None, first: int, last: int) -> list[int] | None:
+    """The first and the last page of these lines, counted from 1; None where the document has no pages."""
+    if not pages:
+        return None
+    starts = array("I", pages)
+    return [max(1, bisect_right(starts, first)), max(1, bisect_right(starts, last))]
+
+
+def _whole(path: str, digest: bytes, title: str, text: str, parts: list[Chunk], links: list[LinkRow]) -> Parsed:
     rows = _rows(title, path, parts)
     words = words_of(body for _, body, _ in rows)
     return Parsed(
-        digest=digest_of(data),
+        digest=digest,
         title=title,
         chunks=parts,
         rows=rows,
-        links=[row for link in links(text) if (row := _link(path, link))],
+        links=links,
         lines=text.count("\n") + (1 if text and not text.endswith("\n") else 0),
         words=len(words),
         sketch=sketch(words),

@@ -60,6 +60,7 @@ class Document(NamedTuple):
     changed: int
     words: int
     sketch: bytes
+    pages: bytes | None = None
 
 
 class Group(NamedTuple):

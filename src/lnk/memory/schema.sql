@@ -19,6 +19,7 @@ CREATE TABLE documents (
   altered INTEGER NOT NULL,              -- when that change was made, as far as the file tells
   digest BLOB,                           -- SHA-256 of its bytes
   lines INTEGER NOT NULL DEFAULT 0,
+  pages BLOB,                            -- where a document has pages: the line at which each begins, 4 bytes each
   words INTEGER NOT NULL DEFAULT 0,
   sketch BLOB,                           -- what stands for its words when copies are looked for
   left_out TEXT                          -- why it is not indexed

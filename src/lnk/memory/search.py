@@ -17,6 +17,7 @@ from lnk.memory.embedding import TITLE
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.lexical import Words
+from lnk.memory.parse import pages_of
 from lnk.memory.ranking import (
     BEST,
     BEST_WITH_COPIES,
@@ -37,7 +38,7 @@ COPIES_SHOWN: Final = 20
 RESULTS_AT_ONCE: Final = 32  # whose texts are asked for together: about what an answer holds
 ID_CHARS: Final = 7  # of one document's id in a `next`
 _START_AGAIN: Final = "Leave `next` out to start again: it is not one that was given for this question and this index."
-_COLUMNS: Final = "id, path, title, kind, changed, words, sketch"
+_COLUMNS: Final = "id, path, title, kind, changed, words, sketch, pages"
 
 
 class Cursor:
@@ -180,13 +181,15 @@ def _as_result(document: Document, found: list[tuple[int, str]], matched: list[s
     line, text = found[0][0], "".join(text for _, text in found)
     body = text.strip("\r\n")
     first = line + text[: len(text) - len(text.lstrip("\r\n"))].count("\n")
+    last = first + body.count("\n")
     return Result(
         path=document.path,
         title=document.title,
         kind=document.kind,
         changed=format_time(document.changed),
         matched=matched,
-        lines=[first, first + body.count("\n")],
+        lines=[first, last],
+        pages=pages_of(document.pages, first, last),
         text=body,
         copies=copies or None,
     )

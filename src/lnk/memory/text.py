@@ -6,10 +6,7 @@ import re
 from typing import Final
 
 SNIFF_BYTES: Final = 8192  # a file is text when its first bytes hold no NUL and can be decoded
-TEXT_BYTES_MAX: Final = 2 << 20  # a document whose text is larger is left out whole
-FILE_BYTES_MAX: Final = 32 << 20  # and so is a larger file
 
-DOCUMENT_ENDINGS: Final = frozenset(["pdf", "docx", "odt", "rtf", "epub", "pptx", "xlsx", "eml", "doc", "xls", "ppt"])
 # What is no text by its name alone, so that it is not opened to find out.
 BINARY_ENDINGS: Final = frozenset(
     "png jpg jpeg gif webp bmp tiff heic ico svgz mp3 m4a wav flac ogg mp4 mov mkv avi webm zip gz bz2 xz".split()

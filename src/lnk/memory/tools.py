@@ -74,8 +74,8 @@ TOOLS: Final = (
         name="search",
         title="Search memory",
         description=(
-            "Search the owner's documents and past conversations by words and meaning, in any language. Each result is"
-            " a document, its passage that answers, and what found it."
+            "Search the owner's documents and past conversations by words and meaning, in any language: documents, each"
+            " with its passage that answers."
         ),
         takes=SearchArguments,
         gives=Found,
@@ -85,7 +85,7 @@ TOOLS: Final = (
     Tool(
         name="read",
         title="Read a document",
-        description="Read a document's text, whole lines from `line` on; `next` is the line to go on from.",
+        description="Read a document's text, whole lines from `line` on; `next` is where to go on.",
         takes=ReadArguments,
         gives=Read,
         annotations=READS,
@@ -95,8 +95,8 @@ TOOLS: Final = (
         name="list",
         title="List documents",
         description=(
-            "List documents, or with `since` what is new, changed or removed since then. Give `now` back as `since` to"
-            " hear only what came after."
+            "List documents, or with `since` what is new, changed or removed. Give `now` back as `since` to hear only what"
+            " came after."
         ),
         takes=ListArguments,
         gives=Listed,
@@ -106,7 +106,7 @@ TOOLS: Final = (
     Tool(
         name="links",
         title="Links of a document",
-        description="What a document links to, and which documents link to it.",
+        description="What a document links to, and what links to it.",
         takes=LinksArguments,
         gives=Linked,
         annotations=READS,
@@ -117,7 +117,7 @@ TOOLS: Final = (
         title="Remember in the notes",
         description=(
             "Keep a short line in the notes, in mind in every conversation. `note` adds it; `note` with `replaces`"
-            " changes the one line that holds that text; `forget` removes the one that does."
+            " changes the one line that holds that text; `forget` removes it."
         ),
         takes=RememberArguments,
         gives=Remembered,

@@ -18,7 +18,7 @@ Path = Annotated[str, Meta(description="a document or folder: memory/…, chats/
 Kind = Literal["document", "conversation"]
 Tokens = Annotated[int, Meta(description="answer size, 50-50000 (default 6000)")]
 Next = Annotated[str, Meta(description="`next` of the last answer")]
-Since = Annotated[float | str, Meta(description="a date (2026-11-02, 2026-11-02T09:30) or `now` of list")]
+Since = Annotated[float | str, Meta(description="2026-11-02, 2026-11-02T09:30, or `now` of list")]
 Range = list[int]  # first and last
 
 
@@ -28,7 +28,7 @@ class Count(Answer, frozen=True):
 
 
 class SearchArguments(Arguments, frozen=True):
-    query: Annotated[str, Meta(description="question or words; empty with since or path: the newest")]
+    query: Annotated[str, Meta(description="empty with since or path: the newest")]
     since: Since | None = None
     path: Path | None = None
     kind: Kind | None = None
@@ -44,6 +44,7 @@ class Result(Answer, frozen=True):
     matched: list[str]
     lines: Range
     text: str
+    pages: Range | None = None
     copies: list[str] | None = None
 
 
@@ -70,6 +71,7 @@ class Read(Answer, frozen=True):
     text: str
     lines: Range
     of: int
+    pages: Range | None = None
     next: int | None = None
     cut: bool | None = None
     stale: str | None = None
@@ -140,7 +142,7 @@ class Linked(Answer, frozen=True):
 
 
 class RememberArguments(Arguments, frozen=True):
-    note: Annotated[str, Meta(description="the line to add, or the new line for replaces")] | None = None
+    note: Annotated[str, Meta(description="the line to add, or the new one for replaces")] | None = None
     replaces: Annotated[str, Meta(description="a piece of the one line to change")] | None = None
     forget: Annotated[str, Meta(description="a piece of the one line to remove")] | None = None
 

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from lnk.documents.content import FILE_BYTES_MAX, KINDS, NEEDS_OFFICE, OLD_ENDINGS, OLD_FORMAT
 from lnk.folder import FOLDER, Folder, open_beneath
 from lnk.memory.index import Found
 from lnk.memory.names import ROOTS, key
-from lnk.memory.text import BINARY_ENDINGS, DOCUMENT_ENDINGS, FILE_BYTES_MAX
+from lnk.memory.text import BINARY_ENDINGS
 
 DEPTH_MAX: Final = 100  # folders in folders; each holds a descriptor while it is listed
 PATH_BYTES_MAX: Final = 4000  # the kernel takes 4,095 at once
@@ -23,8 +24,9 @@ CONVERSATION: Final = "conversation.md"
 TOO_LARGE: Final = "it is over 32 MiB"
 NOT_UTF8: Final = "its name is not UTF-8"
 TOO_DEEP: Final = f"it lies more than {DEPTH_MAX} folders deep, or its path is too long"
-NOT_YET: Final = "text of PDF, Word and other documents is not read yet"
 BY_NAME: Final = "by its name it is no text"
+
+RACY_NS: Final = 50_000_000  # a file changed so shortly before it was read may change again under the same stamp
 
 NOTHING: Final[Mapping[str, bytes]] = {}
 
@@ -246,11 +248,7 @@ class Source:
         elif not path.isascii() and not _is_text(path):
             reason = NOT_UTF8
         else:
-            ending = path.rpartition(".")[2].lower()
-            if ending in DOCUMENT_ENDINGS:
-                reason = NOT_YET
-            elif ending in BINARY_ENDINGS:
-                reason = BY_NAME
+            reason = _by_ending(path.rpartition(".")[2].lower())
         size, mtime, ctime = found.st_size, found.st_mtime_ns, found.st_ctime_ns
         return Found(name, self.kind, mark, size, mtime, ctime, reason)
 
@@ -291,6 +289,15 @@ class Source:
 def _out(source: Source, path: str, reason: str) -> Found:
     """A folder that is not entered, as an entry of its own."""
     return Found(key(source.prefix + path), source.kind, b"-", 0, 0, 0, reason)
+
+
+def _by_ending(ending: str) -> str | None:
+    """Why a file with this ending is not read, or None where it is looked at what it is."""
+    if ending in BINARY_ENDINGS:
+        return BY_NAME
+    if ending in OLD_ENDINGS:
+        return OLD_FORMAT
+    return None if ending not in KINDS or KINDS[ending].there() else NEEDS_OFFICE
 
 
 def _is_text(name: str) -> bool:

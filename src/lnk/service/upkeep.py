@@ -22,7 +22,7 @@ from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.keeper import Keeper
 from lnk.memory.meaning import which
 from lnk.memory.parse import digest_of
-from lnk.memory.text import FILE_BYTES_MAX
+from lnk.documents.content import FILE_BYTES_MAX
 from lnk.memory.times import format_time
 from lnk.memory.walk import Report, Source
 
