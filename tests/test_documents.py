@@ -1,6 +1,7 @@
 """PDF and Word documents in the folder: found by what they say, with their pages, or left out with a reason."""
 
 import io
+import json
 import os
 import subprocess
 import zipfile
@@ -10,8 +11,9 @@ from typing import Final
 import pytest
 
 from conftest import ENGINE, Session
-from ends.faults import soon
+from ends.faults import needs_strace, soon
 from ends.pdfs import document, lines, string
+from lnk import confine
 from lnk.memory.parse import pages_of, written_title
 
 LEASE: Final = [
@@ -130,6 +132,7 @@ def test_what_was_left_out_is_not_read_again_until_it_changes(place, session):
         session(),
     ).close()
     seen = place.root / "seen"
+    needs_strace()
     traced = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", str(seen)]
     with Session([*traced, *place.argv()]) as again:
         again.open()
@@ -234,3 +237,20 @@ def test_without_the_extra_office_such_a_file_is_left_out_with_the_reason_that_n
     memory.close()
     memory = read(open_session(place.argv()))
     assert left_out(memory) == {"memory/table.xlsx": "it is damaged"}, "read by the first session that can"
+
+
+@pytest.mark.requirement("INDEX-6")
+def test_status_says_what_a_parser_could_still_do_where_the_kernel_cannot_close_it(place):
+    """A kernel that lacks something is one whose calls fail as on such a kernel."""
+    needs_strace()
+    status = [ENGINE, "status", str(place.home), str(place.state), "--json"]
+    told = json.loads(subprocess.run(status, capture_output=True, check=True).stdout)
+    assert told.get("parsers", []) == confine.open_points()
+    for calls, said in (
+        ("landlock_create_ruleset", confine.NO_LANDLOCK),
+        ("prctl", confine.NO_SECCOMP),
+        ("landlock_create_ruleset,prctl", confine.NEITHER),
+    ):
+        without = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={calls}:error=ENOSYS"]
+        told = json.loads(subprocess.run([*without, *status], capture_output=True, check=True).stdout)
+        assert told["parsers"] == [said]

@@ -462,6 +462,8 @@ def _status(asked: argparse.Namespace) -> int:
         rows.append(("moves", "not whole: its documents lie in a folder of yours, outside the agent's"))
     for reason, count in found["left_out"].items():
         rows.append(("left out", f"{count:,}: {reason}"))
+    for each in found.get("parsers", ()):
+        rows.append(("parsers", each))
     if found.get("made_again"):
         rows.append(("made again", found["made_again"]))
     say_table(rows)

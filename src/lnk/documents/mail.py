@@ -181,7 +181,7 @@ class _Reader:
     def _write(self, part: _Part) -> None:
         body = _body(self._data[part.begin : part.end], _encoding(part))
         charset = part.parameters.get("charset")
-        if part.kind not in _PLAIN:
+        if part.kind == "text/html":
             declared = _META.search(body, 0, _META_WITHIN)
             markup.write(decode(body, charset or (declared[1].decode("ascii") if declared else None)), self.flow)
             return
@@ -202,7 +202,8 @@ def _is_sealed(part: _Part) -> bool:
 
 
 def _is_text(part: _Part) -> bool:
-    return part.kind == "text/html" or part.kind in _PLAIN
+    """A multipart is, where it has no parts."""
+    return part.kind == "text/html" or part.kind in _PLAIN or part.kind.startswith("multipart/")
 
 
 def _encoding(part: _Part) -> str:

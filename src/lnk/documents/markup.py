@@ -9,7 +9,8 @@ from typing import Final
 
 from lnk.documents.flow import Flow, joined
 
-_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*+)((?:[^<>\"']|\"[^\"<>]*+\"|'[^'<>]*+')*+)>")
+# No attribute here holds a `<`: so what is looked at from one of them ends at the next.
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*+)((?:[^<>\"']|\"[^\"<]*+\"|'[^'<]*+')*+)>")
 _OTHER = re.compile(r"<(/?)([A-Za-z][\w:.-]*+)([^<>]*+)>")  # a quotation mark that nothing closes
 _DECLARED = re.compile(r"<[!?/][^<>]*+>")
 _BLOCKS: Final = frozenset(

@@ -147,7 +147,9 @@ class _Reader:
             elif word == b"bin":
                 at += max(int(number or 0), 0)
             elif word is not None:
-                self._word(word.decode("ascii"), None if number is None else int(number))
+                if word in _ALL or self._marked:
+                    self._word(word.decode("ascii"), None if number is None else int(number))
+                self._repeats = self._repeats if word == b"u" else 0
             elif symbol is not None:
                 self._symbol(symbol)
             elif brace == b"{":

@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from lnk.contract.spec import BUILTIN, Spec, parse_spec
+from lnk.documents.cage import Cage
+from lnk.documents.content import FILE_BYTES_MAX
 from lnk.errors import LinkError, Unavailable
 from lnk.folder import Folder, make_folder, must_be_folder
 from lnk.memory import builtin, embedded
@@ -22,7 +24,6 @@ from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.keeper import Keeper
 from lnk.memory.meaning import which
 from lnk.memory.parse import digest_of
-from lnk.documents.content import FILE_BYTES_MAX
 from lnk.memory.times import format_time
 from lnk.memory.walk import Report, Source
 
@@ -98,6 +99,8 @@ def _status(index: Index, held: Folder, sources: list[Source], state: str) -> di
         "folders": [source.path for source in sources],
         "state": state,
     }
+    if open_to := Cage().open_points():
+        found["parsers"] = open_to
     if again := index.fact("again"):
         found["made_again"] = f"{again}; first-seen times and the removed list from before are lost"
     if stale:
