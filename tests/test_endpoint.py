@@ -95,6 +95,7 @@ def refused(endpoint: Endpoint, texts: list[str] = TEXTS, *, query: bool = False
 def test_each_text_gets_its_own_vector_of_length_1_however_a_server_puts_it(
     behave: str, path: Path | None, ask: Open
 ) -> None:
+    """Case embedding-03, where the server shuffles them."""
     with ModelServer(behave, path=path) as server:
         endpoint = ask(server)
         for _ in range(3):
@@ -433,6 +434,7 @@ def test_whatever_bytes_come_the_answer_is_vectors_or_unavailable(at: float, cut
 def test_an_answer_without_end_is_left_after_so_many_bytes(
     behave: str, said: str, path: Path | None, ask: Open
 ) -> None:
+    """Case embedding-15."""
     with ModelServer(behave, path=path) as server:
         assert said in refused(ask(server))
         assert server.sent_bytes < SENT_BYTES_MAX

@@ -369,6 +369,7 @@ def test_an_index_that_is_made_again_gets_its_own_vectors(place, memory, server)
 
 @pytest.mark.requirement("VECT-5")
 def test_two_programs_over_one_index_embed_nothing_twice(place, memory, server):
+    """Case embedding-10."""
     for number in range(60):
         place.write(f"memory/n{number}.md", f"# Note {number}\n\nThe car number{number}x.\n")
     held = server.behave = Held(through=1)
@@ -459,6 +460,7 @@ def test_a_model_that_was_never_right_leaves_no_vector_until_it_is(place, memory
 @pytest.mark.requirement("VECT-4", "VECT-6")
 @pytest.mark.parametrize("behave", OTHERS)
 def test_the_vectors_of_another_model_in_its_place_are_never_compared_with_its_own(place, memory, server, behave):
+    """Case embedding-06: known by its vectors, since a server may name whatever it likes."""
     for number in range(20):
         place.write(f"memory/n{number}.md", f"# Note {number}\n\nThe car number{number}x.\n")
     session = complete(memory())

@@ -31,6 +31,7 @@ def _document(number: int, words: list[bytes], changed: int) -> Document:
 
 @pytest.mark.requirement("RANK-1", "RANK-5")
 def test_a_document_that_both_lists_find_stands_above_those_that_one_finds_and_says_so():
+    """Case search-07."""
     words = _list(WORDS, (1, 9.0), (2, 8.0), (3, 1.0))
     meaning = _list(MEANING, (4, 0.9), (2, 0.85), (5, 0.2))
     found = merged(words, meaning, coverage=0.4)
