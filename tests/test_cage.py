@@ -237,7 +237,7 @@ def says(answer: bytes) -> str:
     return f"data = {answer!r}\nwhile data: data = data[os.write(1, data):]"
 
 
-def reason(cage: Cage, kind: str = "pdf") -> str:
+def reason(cage: Cage, kind: str = "docx") -> str:
     with pytest.raises(LeftOut) as raised:
         read(cage, b"document", kind)
     return str(raised.value)
@@ -254,6 +254,16 @@ def test_another_program_is_told_the_kind_and_reads_the_document_from_its_input(
     )
     given = [["text", "docx"], "document", {}, "/", [512 << 20, 20, 0, 16, 0]]
     assert read(cage, b"document", "docx") == Content(json.dumps(given), [1])
+
+
+@pytest.mark.requirement("INDEX-6")
+def test_a_pdf_at_which_its_readers_process_dies_is_read_by_the_other_reader(program: Program) -> None:
+    """cases pdf-01, pdf-02: some files abort the process of the quick one."""
+    assert read(program("os.abort()"), _pdf("Needle in a page"), "pdf").text == "Needle in a page\n"
+    assert reason(program("os.abort()")) == CRASHED, "where there is no other"
+    hopeless = program("os.abort()")
+    with pytest.raises(LeftOut, match="damaged"):
+        read(hopeless, b"%PDF-1.7 nothing", "pdf")
 
 
 @pytest.mark.requirement("DOCS-1")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import zipfile
 from array import array
@@ -10,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from conftest import ENGINE, Session
+from conftest import ENGINE, Person, Session
 from ends.faults import needs_strace, soon
 from ends.pdfs import document, lines, string
 from lnk import confine
@@ -133,7 +134,7 @@ def test_what_was_left_out_is_not_read_again_until_it_changes(place, session):
     ).close()
     seen = place.root / "seen"
     needs_strace()
-    traced = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", str(seen)]
+    traced = ["strace", "-f", "-qq", "-s", "2000", "-e", "trace=execve", "-o", str(seen)]
     with Session([*traced, *place.argv()]) as again:
         again.open()
         assert left_out(read(again)) == {"memory/lease.pdf": "it is damaged"}
@@ -254,3 +255,14 @@ def test_status_says_what_a_parser_could_still_do_where_the_kernel_cannot_close_
         without = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={calls}:error=ENOSYS"]
         told = json.loads(subprocess.run([*without, *status], capture_output=True, check=True).stdout)
         assert told["parsers"] == [said]
+
+
+@pytest.mark.requirement("INDEX-4")
+def test_a_person_sees_the_page_of_a_passage(tmp_path):
+    person = Person(tmp_path)
+    papers = tmp_path / "Papers"
+    papers.mkdir()
+    long = [lines([f"Chapter{page} begins.", *["word " * 15] * 40]) for page in range(1, 4)]
+    (papers / "lease.pdf").write_bytes(document(long))
+    shown = person.shows("agent", "memory", "try", "Chapter3", "--documents", str(papers))
+    assert re.search(r"memory/lease.pdf  [-0-9]+  pages? (2-)?3\n", shown), shown

@@ -129,6 +129,32 @@ def test_a_number_is_spelled_as_its_list_says(way, label):
     assert lines[3] == f"{label} x"
 
 
+def test_a_list_counts_from_where_it_starts_or_starts_again():
+    level = '<w:lvl w:ilvl="{}"><w:start w:val="{}"/><w:numFmt w:val="decimal"/><w:lvlText w:val="{}"/></w:lvl>'
+    lists = (
+        '<w:abstractNum w:abstractNumId="7">'
+        + level.format(0, 3, "%1.")
+        + level.format(1, 1, "%1.%2")
+        + level.format(2, 1, "%3")
+    )
+    again = '<w:lvlOverride w:ilvl="1"><w:startOverride w:val="5"/></w:lvlOverride>'
+    lists += '</w:abstractNum><w:num w:numId="1"><w:abstractNumId w:val="7"/></w:num><w:num w:numId="2">'
+    lists += f'<w:abstractNumId w:val="7"/>{again}</w:num>'
+    body = listed("a", 1) + listed("b", 1, 1) + listed("c", 2, 1) + listed("d", 2, 1) + listed("e", 1)
+    assert text(body, Parts(numbering=lists)) == "3. a\n  3.1 b\n  3.5 c\n  3.6 d\n4. e\n"
+
+
+def test_a_list_is_found_through_its_style_and_a_level_by_the_style_that_it_names():
+    looks = style("mine", "Mine", '<w:numPr><w:numId w:val="1"/></w:numPr>', kind="numbering")
+    looks += style("deep", "Deep", '<w:numPr><w:numId w:val="2"/></w:numPr>')
+    lists = numbering([("decimal", "%1."), ("upperLetter", "%2.")])
+    lists = lists.replace("<w:lvlText", '<w:pStyle w:val="none"/><w:lvlText', 1)
+    lists = lists.replace('<w:numFmt w:val="upperLetter"/>', '<w:numFmt w:val="upperLetter"/><w:pStyle w:val="deep"/>')
+    linked = '<w:abstractNum w:abstractNumId="9"><w:numStyleLink w:val="mine"/></w:abstractNum>'
+    lists = linked + lists + '<w:num w:numId="2"><w:abstractNumId w:val="9"/></w:num>'
+    assert text(listed("a", 2) + p("b", "deep"), Parts(looks, lists)) == "1. a\n  A. b\n"
+
+
 def test_a_heading_has_the_number_that_its_style_gives_it():
     looks = style("h1", "heading 1", '<w:numPr><w:numId w:val="1"/></w:numPr>')
     looks += style("h2", "heading 2", '<w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr>')
@@ -203,8 +229,9 @@ def test_hidden_text_is_out_hidden_by_itself_or_by_its_style():
     looks += style("ghost", "ghost", '<w:basedOn w:val="gone"/>', kind="character")
     body = p(r("seen ") + r("hidden", "<w:vanish/>") + r("shown", '<w:vanish w:val="false"/>'))
     body += p(r("styled", '<w:rStyle w:val="ghost"/>') + r("kept")) + p("all", "gone")
+    body += p(r("was hidden", "<w:rPrChange><w:rPr><w:vanish/></w:rPr></w:rPrChange>"))
     body += p(r("back", '<w:vanish w:val="0"/>'), "gone") + p("marks", look="<w:rPr><w:vanish/></w:rPr>")
-    assert text(body, Parts(styles=looks)) == "seen shown\n\nkept\n\nback\n\nmarks\n"
+    assert text(body, Parts(styles=looks)) == "seen shown\n\nkept\n\nwas hidden\n\nback\n\nmarks\n"
 
 
 def test_a_field_shows_its_result_and_never_its_instruction():
@@ -257,11 +284,18 @@ def test_a_text_box_is_read_once_after_its_paragraph():
     assert text(p(only)) == "old\n"
 
 
+def test_drawn_text_is_read():
+    drawn = "<a:txBody><a:p><a:r><a:t>Drawn</a:t></a:r><a:br/><a:r><a:t>on it</a:t></a:r></a:p><a:p/></a:txBody>"
+    shaped = '<w:pict><v:shape><v:textpath string="DRAFT"/></v:shape></w:pict>'
+    assert text(p(r("Canvas") + r(f"<w:drawing>{drawn}</w:drawing>") + r(shaped))) == "CanvasDRAFT\n\nDrawn\non it\n"
+
+
 def test_a_word_of_several_runs_is_one_and_tabs_and_breaks_part_words():
     """case docx-13."""
     word = r("Re") + "<w:proofErr/>" + r("po", "<w:b/>") + r("<w:softHyphen/>") + r("rt")
-    kinds = r(t("a") + "<w:tab/>" + t("b") + "<w:br/>" + t("c") + "<w:noBreakHyphen/>" + t("d\u00adé\u200b"))
-    assert text(p(word) + p(kinds, look='<w:tabs><w:tab w:val="left"/></w:tabs>')) == "Report\n\na\tb\nc-dé\n"
+    kinds = t("x") + "<w:ptab/>" + t("y") + "<w:cr/>" + t("a") + "<w:tab/>" + t("b") + "<w:br/>" + t("c")
+    kinds = r(kinds + "<w:noBreakHyphen/>" + t("d\u00adé\u200b"))
+    assert text(p(word) + p(kinds, look='<w:tabs><w:tab w:val="left"/></w:tabs>')) == "Report\n\nx\ty\na\tb\nc-dé\n"
 
 
 def test_links_tags_and_insertions_around_runs_are_read():

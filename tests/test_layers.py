@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lnk
-from lnk.documents.content import KINDS
+from lnk.documents.content import AGAIN, KINDS
 from lnk.layers import LAYERS, PACKAGES, closure, layer_of
 
 PACKAGE = Path(lnk.__file__).parent
@@ -50,7 +50,7 @@ def _imports(name: str) -> Iterator[str]:
 
 
 # What a module imports by a name that it is told, which is one of these.
-NAMED = {"lnk.documents.child": [kind.module for kind in KINDS.values()]}
+NAMED = {"lnk.documents.child": [kind.module for kind in (*KINDS.values(), *AGAIN.values())]}
 IMPORTERS = ("import_module", "__import__", "exec", "eval")
 
 

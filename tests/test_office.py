@@ -14,9 +14,9 @@ from quopri import encodestring
 from types import FrameType
 
 import pytest
+
 from ends import offices
 from ends.offices import epub, mail, multipart, odt, parts, pptx, relations, row, rtf, shape, xhtml, xlsx, zipped
-
 from lnk.documents.cage import Cage
 from lnk.documents.content import (
     BOMB,
@@ -64,8 +64,10 @@ ODT = odt(
     '<text:p text:style-name="T">The survey</text:p><text:h text:outline-level="2">Land</text:h>'
     "<text:p>Plot<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>By hand.</text:p>"
     "</text:note-body></text:note> one<text:s text:c='2'/>is<text:tab/>ours<office:annotation><dc:creator>Ann"
-    "</dc:creator><dc:date>2024-01-01</dc:date><text:p>Is it?</text:p></office:annotation>,<text:line-break/>all of\n  it."
-    "<draw:frame><draw:text-box><text:p>In a box</text:p></draw:text-box><svg:desc>a box</svg:desc></draw:frame></text:p>"
+    "</dc:creator><dc:date>2024-01-01</dc:date><text:p>Is it?</text:p></office:annotation>,<text:line-break/>"
+    "all of\n  it."
+    "<draw:frame><draw:text-box><text:p>In a box</text:p></draw:text-box><svg:desc>a box</svg:desc></draw:frame>"
+    "</text:p>"
     "<text:list><text:list-item><text:p>north</text:p><text:list><text:list-item><text:p>hill</text:p></text:list-item>"
     "</text:list></text:list-item><text:list-item><text:p>south</text:p></text:list-item></text:list>"
     '<table:table><table:table-row><table:table-cell table:number-columns-repeated="2"><text:p>a</text:p>'
@@ -110,7 +112,8 @@ Foot
 """
 RTF = rtf(
     r"{\header\pard Acme\par}{\footer\pard Foot\par}"
-    r"\pard\s1 Land\par\pard\s0 Plot{\*\footnote\pard\s1 By {\i hand}.} \'e9{\f1\'ee\'e4}{\f2\'82\'a0a} \u8364 ?\u-10179?\u-8704?"
+    r"\pard\s1 Land\par\pard\s0 Plot{\*\footnote\pard\s1 By {\i hand}.} \'e9{\f1\'ee\'e4}{\f2\'82\'a0a}"
+    r" \u8364 ?\u-10179?\u-8704?"
     r"{\deleted gone}{\v hidden}{\revised new}\~x\line y{\*\atnauthor Ann}{\*\annotation{\*\atndate 1}Is it?}\par"
     r"{\listtext\pard 1.\tab}north\par{\listtext \'b7\tab}south\par"
     r"\trowd\cellx1\cellx2\intbl a\par b\cell\cell c\cell\row\trowd\intbl d\cell\row\pard"
@@ -146,8 +149,10 @@ EPUB = epub(
     {
         "two.xhtml": xhtml("<p>Chapter\n two.</p>").encode("utf-16"),
         "the one.xhtml": xhtml(
-            "<h1>One&nbsp;&amp; only</h1><p>Th<b>in</b>gs &mdash; a <!-- not --> <ruby>漢<rt>かん</rt></ruby>字<br/>line</p>"
-            "<ul><li>a<ol><li>b</li></ol></li><li><p>c</p><p>d</p></li></ul><table><tr><th>x</th><td>y<br/>z</td></tr></table>"
+            "<h1>One&nbsp;&amp; only</h1><p>Th<b>in</b>gs &mdash; a <!-- not -->"
+            " <ruby>漢<rt>かん</rt></ruby>字<br/>line</p>"
+            "<ul><li>a<ol><li>b</li></ol></li><li><p>c</p><p>d</p></li></ul>"
+            "<table><tr><th>x</th><td>y<br/>z</td></tr></table>"
             "<pre>one\n  two</pre><script>no()</script><p><![CDATA[<raw>]]></p>",
             head="<style>p { x }</style><script src='x'/>",
         ),
@@ -217,9 +222,11 @@ Last
 XLSX = xlsx(
     {
         "Äpfel": row(2, "a", 3.0, 0.1 + 0.2, 1234567890123456.0, -0.5, column=1)
-        + '<row r="4"><c r="B4" t="s"><v>0</v></c><c r="C4" t="b"><v>1</v></c><c r="D4" t="e"><f>1/0</f><v>#DIV/0!</v></c>'
+        + '<row r="4"><c r="B4" t="s"><v>0</v></c><c r="C4" t="b"><v>1</v></c>'
+        '<c r="D4" t="e"><f>1/0</f><v>#DIV/0!</v></c>'
         '<c r="E4"><f>SUM(1,2)</f><v>3</v></c></row>'
-        '<row r="5"><c r="B5" s="1"><v>45351</v></c><c r="C5" s="2"><v>45351.5</v></c><c r="D5" s="3"><v>1.25</v></c></row>',
+        '<row r="5"><c r="B5" s="1"><v>45351</v></c><c r="C5" s="2"><v>45351.5</v></c>'
+        '<c r="D5" s="3"><v>1.25</v></c></row>',
         "Empty": "",
         "Deep": row(1_048_576, "last"),
     },
@@ -248,6 +255,7 @@ In a box
 
 last
 """
+_PRINTABLE = {"Content-Transfer-Encoding": "quoted-printable"}
 _HEADERS = {
     "From": "=?utf-8?q?J=C3=B6?= <jo@example.org>",
     "To": "a@example.org,\r\n b@example.org",
@@ -261,7 +269,7 @@ EML = multipart(
     multipart(
         "alternative",
         mail(
-            {"Content-Type": "text/plain; charset=iso-8859-1; format=flowed", "Content-Transfer-Encoding": "quoted-printable"},
+            {"Content-Type": "text/plain; charset=iso-8859-1; format=flowed", **_PRINTABLE},
             encodestring("One long \nline é.\n\n> quoted \n> text\n-- \nJo".encode("latin-1")),
         ),
         multipart(
@@ -343,7 +351,7 @@ def test_every_word_is_there_once_and_in_its_order(kind: str) -> None:
 
 def test_a_book_in_broken_xhtml_is_read_all_the_same() -> None:
     page = "<html><body><p>One<p>two & three <b>four</p></i> <img alt='a > b'> five < six <a href=\"x>seven</a>"
-    assert read("epub", epub({"a.html": page})).text == "One\n\ntwo & three four five < six seven\n"
+    assert read("epub", epub({"a.html": page})).text == "One\n\ntwo & three four\n\nfive < six seven\n"
 
 
 def test_a_table_that_only_lays_a_page_out_is_no_row() -> None:
@@ -451,12 +459,19 @@ def _nested(depth: int) -> bytes:
     return inner
 
 
+def page(markup: str) -> bytes:
+    """Markup where no ratio limits it."""
+    return mail({"Content-Type": "text/html"}, markup)
+
+
 def _bomb() -> bytes:
     file = parts(ODT)
     file["content.xml"] = b"<a>" + b" " * (60 << 20) + b"</a>"
     return zipped(file)
 
 
+_SLIDES = "ppt/_rels/presentation.xml.rels"
+_STRINGS = "xl/sharedStrings.xml"
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str | None]] = {
     "groups in groups": ("rtf", lambda: b"{\\rtf1" + b"{" * 3_000_000, BOMB),
     "links that never end": ("rtf", lambda: rtf(r"x {\field{\*\fldinst{HYPERLINK " * 300), None),
@@ -469,30 +484,32 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str | None]] = {
     "elements in elements": ("odt", lambda: odt("<text:span>" * 300 + "</text:span>" * 300), BOMB),
     "a part that unpacks to 60 MiB": ("odt", _bomb, BOMB),
     "empty paragraphs": ("odt", lambda: odt("<text:p/>" * 100_000 + "<text:p>x</text:p>"), None),
-    "quotation marks": ("epub", lambda: epub({"a": "x" + '<a "' * 200_000}), None),
-    "comments that never end": ("epub", lambda: epub({"a": "x" + "<!-" * 200_000 + "<!--" * 200_000}), None),
-    "readings that never end": ("epub", lambda: epub({"a": "x" + "<rt>" * 200_000}), None),
-    "cells in cells": ("epub", lambda: epub({"a": "<table><tr><td>x" * 60_000}), None),
-    "cells in rows": ("epub", lambda: epub({"a": "<table><tr>x<td><tr></table></td>" * 60_000}), None),
-    "a character's number of 5,000 digits": ("epub", lambda: epub({"a": f"x &#{'1' * 5000};"}), None),
-    "a heading in a heading": ("epub", lambda: epub({"a": "<h1>" * 200_000 + "x"}), None),
+    "quotation marks": ("eml", lambda: page("x" + '<a "' * 200_000), None),
+    "comments that never end": ("eml", lambda: page("x" + "<!-" * 200_000 + "<!--" * 200_000), None),
+    "readings that never end": ("eml", lambda: page("x" + "<rt>" * 200_000), None),
+    "cells in cells": ("eml", lambda: page("<table><tr><td>x" * 60_000), None),
+    "cells in rows": ("eml", lambda: page("<table><tr>x<td><tr></table></td>" * 60_000), None),
+    "a character's number of 5,000 digits": ("eml", lambda: page(f"x &#{'1' * 5000};"), None),
+    "a heading in a heading": ("eml", lambda: page("<h1>" * 200_000 + "x"), None),
     "one chapter 10,000 times": ("epub", lambda: epub({"a": "x" * 1000}, spine=["a"] * 10_000), None),
-    "one slide twice": ("pptx", lambda: zipped({**parts(PPTX), "ppt/_rels/presentation.xml.rels": relations(
+    "one slide four times": ("pptx", lambda: zipped({**parts(PPTX), _SLIDES: relations(
         *((f"r{n}", "slide", "slides/slide1.xml") for n in range(4)))}), None),
-    "a slide that is nowhere": ("pptx", lambda: zipped({**parts(PPTX), "ppt/_rels/presentation.xml.rels": b"<r/>"}), DAMAGED),
-    "cells by a number beyond all": ("xlsx", lambda: xlsx({"S": '<row r="4294967296"><c r="ZZZZ9"><v>x</v></c></row>'}), DAMAGED),
-    "as many strings as are said": ("xlsx", lambda: zipped({**parts(XLSX), "xl/sharedStrings.xml": b'<sst count="4294967295"'
-        b' uniqueCount="4294967295" xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><si><t>a</t></si></sst>'}), None),
+    "a slide that is nowhere": ("pptx", lambda: zipped({**parts(PPTX), _SLIDES: b"<r/>"}), DAMAGED),
+    "cells by a number beyond all": ("xlsx", lambda: xlsx(
+        {"S": '<row r="4294967296"><c r="ZZZZ9"><v>x</v></c></row>'}), DAMAGED),
+    "fewer strings than are said": ("xlsx", lambda: zipped({**parts(XLSX), _STRINGS: parts(XLSX)[_STRINGS].replace(
+        b"<sst", b'<sst count="4294967295" uniqueCount="4294967295"')}), None),
     "10,000 parts": ("eml", lambda: multipart("mixed", *[mail({}, "x")] * 10_000), BOMB),
     "parts in parts": ("eml", lambda: _nested(200), BOMB),
     "mails in mails": ("eml", lambda: b"Content-Type: message/rfc822\r\n\r\n" * 5_000, BOMB),
     "parameters without end": ("eml", lambda: mail({"Content-Type": "text/plain" + ";a" * 200_000}, "x"), None),
-    "quotation marks in parameters": ("eml", lambda: mail({"Content-Type": "text/plain" + ';a="\\' * 100_000}, "x"), None),
+    "quotes without end": ("eml", lambda: mail({"Content-Type": "text/plain" + ';a="\\' * 100_000}, "x"), None),
     "words without end": ("eml", lambda: mail({"Subject": "=?utf-8?q?" * 90_000}, "x"), None),
     "addresses": ("eml", lambda: mail({"To": "(" * 500_000}, "x"), None),
     "headers of 3 MiB": ("eml", lambda: mail({f"X-{n}": "x" * 1000 for n in range(3000)}, "x"), HEADERS_TOO_LARGE),
-    "boundaries that are none": ("eml", lambda: mail({"Content-Type": "multipart/mixed; boundary=b"}, "x--b\n" * 1_000_000), None),
-    "lines without text": ("eml", lambda: mail({}, "\n" * 5_000_000 + "x"), None),
+    "boundaries that are none": ("eml", lambda: mail(
+        {"Content-Type": "multipart/mixed; boundary=b"}, "x--b\n" * 400_000), None),
+    "lines without text": ("eml", lambda: mail({"Subject": "x"}, "\n" * 5_000_000 + "x"), None),
 }  # fmt: skip
 
 

@@ -80,6 +80,17 @@ def test_a_table_stays_row_by_row_with_marks_between_cells() -> None:
     )
 
 
+def test_the_cells_of_a_table_that_are_wrapped_are_put_together_and_addresses_side_by_side_are_not() -> None:
+    drawn = []
+    wrapped = ["Anna"], ["Grain of many", "kinds, well-", "kept"], ["Stayed", "long"]
+    for top, row in ((700, wrapped), (640, (["Bo"], ["Oak"], ["Left"]))):
+        for x, cell in zip((60, 200, 340), row, strict=True):
+            drawn += pdfs.lines(cell, x=x, top=top, step=12)
+    assert text_of(pdfs.document([drawn])) == "Anna | Grain of many kinds, well-kept | Stayed long\nBo | Oak | Left\n"
+    addresses = [*pdfs.lines(["Ms Bee", "Elm Row 5"], top=700), *pdfs.lines(["Mr Fly", "Oak Row 6"], x=300, top=700)]
+    assert text_of(pdfs.document([addresses])) == "Ms Bee\nElm Row 5\nMr Fly\nOak Row 6\n"
+
+
 def test_a_word_broken_at_a_lines_end_is_put_together_and_a_real_hyphen_stays() -> None:
     """Case pdf-08."""
     found = text_of(

@@ -1,4 +1,4 @@
-"""Documents of every other kind than PDF and Word, written by hand to the byte, so that a test knows what is in them."""
+"""Documents of every kind but PDF and Word, written by hand, so that a test knows what is in them."""
 
 import io
 import zipfile
@@ -8,8 +8,14 @@ _ODF = "urn:oasis:names:tc:opendocument:xmlns:"
 _ODF_SPACES = " ".join(
     f'xmlns:{prefix}="{_ODF}{name}:1.0"'
     for prefix, name in {
-        **{"office": "office", "text": "text", "table": "table", "draw": "drawing", "style": "style", "form": "form"},
-        **{"fo": "xsl-fo-compatible", "svg": "svg-compatible"},
+        "office": "office",
+        "text": "text",
+        "table": "table",
+        "draw": "drawing",
+        "style": "style",
+        "form": "form",
+        "fo": "xsl-fo-compatible",
+        "svg": "svg-compatible",
     }.items()
 )
 _OOXML = "http://schemas.openxmlformats.org"

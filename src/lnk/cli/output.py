@@ -136,8 +136,8 @@ def say_styled(text: str) -> None:
 def say_results(found: dict[str, Any], *, reader: Callable[[str], str] | None = None) -> None:
     """The results of a search; `reader` gives the command that shows the document of a path."""
     for number, result in enumerate(found["results"], 1):
-        path, (first, last) = result["path"], result["lines"]
-        place = f"{path}  {result['changed'][:10]}  lines {first}-{last}"
+        path = result["path"]
+        place = f"{path}  {result['changed'][:10]}  {_where(result)}"
         if result["matched"] not in ([], ["words"]):
             place += f"  by {' and '.join(result['matched'])}"
         say_styled(f"{number}. {strong(result['title'])}  {faint(place)}")
@@ -153,6 +153,14 @@ def say_results(found: dict[str, Any], *, reader: Callable[[str], str] | None = 
     if found.get("empty"):
         say(found["empty"])
     say_notice(found)
+
+
+def _where(result: dict[str, Any]) -> str:
+    """Where in its document a passage stands: by the pages of one that has some, else by the lines."""
+    first, last = result["pages"] if "pages" in result else result["lines"]
+    if "pages" not in result:
+        return f"lines {first}-{last}"
+    return f"page {first}" if first == last else f"pages {first}-{last}"
 
 
 def say_notice(found: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from lnk import confine
 from lnk.documents import child
 from lnk.documents.child import LIMITS, Limits
-from lnk.documents.content import CRASHED, KINDS, TEXT_BYTES_MAX, TOO_LONG, Content, LeftOut
+from lnk.documents.content import AGAIN, CRASHED, KINDS, TEXT_BYTES_MAX, TOO_LONG, Content, Kind, LeftOut
 
 ANSWER_BYTES_MAX: Final = TEXT_BYTES_MAX * 6 + (1 << 20)  # JSON writes a character as six at most; and the pages
 REASON_CHARS_MAX: Final = 200
@@ -59,11 +59,19 @@ class Cage:
     def read(self, fd: int, kind: str) -> Content:
         """The text of the document of which `fd` is the open file, read from its beginning; `kind`: one of `KINDS`.
 
-        Raises LeftOut where it has none, Stopped, and OSError where no child could be started.
+        One at which the reader crashes is read again by another, where there is one. Raises LeftOut where it has none, Stopped, and OSError where no child could be started.
         """
+        try:
+            return self._read(fd, self._argv(kind))
+        except LeftOut as reason:
+            if str(reason) != CRASHED or kind not in AGAIN:
+                raise
+        return self._read(fd, self._own_argv(AGAIN[kind]))
+
+    def _read(self, fd: int, argv: list[str]) -> Content:
         os.lseek(fd, 0, os.SEEK_SET)
         until = time.monotonic() + self._limits.wall_s
-        process = self._start(fd, kind)
+        process = self._start(fd, argv)
         try:
             said = _said(process, until)
         finally:
@@ -85,9 +93,8 @@ class Cage:
             return confine.open_points()
         return [f"{self._program} is held by limits alone, but for what it closes itself"]
 
-    def _start(self, fd: int, kind: str) -> subprocess.Popen[bytes]:
+    def _start(self, fd: int, argv: list[str]) -> subprocess.Popen[bytes]:
         """A child that reads the file. Raises OSError, and Stopped."""
-        argv = self._argv(kind)
         with self._lock:
             if self._stopped:
                 raise Stopped
@@ -105,18 +112,21 @@ class Cage:
         return process
 
     def _argv(self, kind: str) -> list[str]:
-        """The command: this interpreter, told in its code where modules lie since it has no environment to be told by.
+        if self._program is None:
+            return self._own_argv(KINDS[kind])
+        return self._started("launch", *map(str, self._limits), self._program, "text", kind)
+
+    def _own_argv(self, kind: Kind) -> list[str]:
+        return self._started("main", kind.module, *map(str, self._limits))
+
+    def _started(self, begin: str, *told: str) -> list[str]:
+        """This interpreter, told in its code where modules lie since it has no environment to be told by.
 
         Without `site`, whose work is done: a third less to wait for, and nothing that an installed package puts there.
         """
-        told = [str(os.getpid()), *map(str, self._limits)]
-        if self._program is None:
-            begin, told = "main", [KINDS[kind].module, *told]
-        else:
-            begin, told = "launch", [*told, self._program, "text", kind]
         paths = [path for path in sys.path if os.path.isabs(path)]
         code = f"import sys; sys.path[:] = {paths!a}; from {child.__name__} import {begin}; {begin}()"
-        return [sys.executable, "-I", "-S", "-c", code, *told]
+        return [sys.executable, "-I", "-S", "-c", code, str(os.getpid()), *told]
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """Nothing of the child is left. One that is ending by itself keeps the status by which it ends."""

@@ -43,8 +43,8 @@ LIMITS: Final = Limits()
 
 
 def main() -> None:
-    """Reads one document as `argv` says: the reader's module, the parent's process number, and `Limits`."""
-    module, parent, *numbers = sys.argv[1:]
+    """Reads one document as `argv` says: the parent's process number, the reader's module, and `Limits`."""
+    parent, module, *numbers = sys.argv[1:]
     limits = Limits(*map(int, numbers))
     confine.end_with(int(parent))
     os.nice(NICE)

@@ -83,6 +83,7 @@ KINDS: Final[dict[str, Kind]] = {
     "xlsx": Kind("lnk.documents.sheets", _OFFICE),
     "eml": Kind("lnk.documents.mail", _OFFICE),
 }
+AGAIN: Final = {"pdf": Kind("lnk.documents.pdf_again")}  # another reader, for what the first one crashed at
 OLD_ENDINGS: Final = frozenset(("doc", "xls", "ppt"))
 
 

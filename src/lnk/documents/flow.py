@@ -68,19 +68,12 @@ class Flow:
     def line(self) -> None:
         """Ends the line."""
         region = self._regions[-1]
-        text = seen("".join(region.open)).lstrip(" \t")
-        region.open.clear()
-        mark, kind = region.item, "item" if region.item else ""
-        if region.heading:
-            text, mark, kind = text.replace("\n", " "), region.heading, ""
+        if region.open:
+            self._end(region)
         region.heading = ""
-        joined = False
-        for part in text.split("\n"):
-            if part and not part.isspace():
-                self._put(Line(mark + part.rstrip(), kind, joined))
-                region.item, mark, joined = "", "", True
-        after, region.after = region.after, []
-        self.again(after)
+        if region.after:
+            after, region.after = region.after, []
+            self.again(after)
         if len(self._regions) == 1:
             self._held = 0
 
@@ -155,6 +148,18 @@ class Flow:
             raise LeftOut(NO_TEXT)
         pages = [1, *self._pages, *[len(self._lines)] * self._pages_due] if self._pages or self._pages_due else []
         return Content("\n".join(self._lines) + "\n", pages, " ".join(seen(title).split()) or None)
+
+    def _end(self, region: _Region) -> None:
+        text = seen("".join(region.open)).lstrip(" \t")
+        region.open.clear()
+        mark, kind = region.item, "item" if region.item else ""
+        if region.heading:
+            text, mark, kind = text.replace("\n", " "), region.heading, ""
+        joined = False
+        for part in text.split("\n"):
+            if part and not part.isspace():
+                self._put(Line(mark + part.rstrip(), kind, joined))
+                region.item, mark, joined = "", "", True
 
     def _put(self, line: Line) -> None:
         region = self._regions[-1]

@@ -29,6 +29,8 @@ WIDE_GAP: Final = 1.5  # it counts in any row of a table
 GUTTER_LEFT: Final = 0.5  # of a line's height, for the space that lines have in common
 APART_MAX: Final = 4.0  # of a line's height, between rows of one table
 PIECES_MAX: Final = 64  # of a row of a table
+CELL_ROWS_MAX: Final = 10  # that a cell is wrapped over
+WORD_CHARS_MAX: Final = 100  # that is put together: lines of broken words alone would make one without end
 COLUMNS_MAX: Final = 3
 COLUMN_ROWS_MIN: Final = 4
 COLUMN_CHARS_MIN: Final = 18  # a line of prose; cells have less
@@ -100,6 +102,7 @@ class Row(NamedTuple):
     size: float
     points: float
     broken: bool = False
+    table: bool = False  # surely a table's
 
 
 class Line(NamedTuple):
@@ -181,9 +184,13 @@ def _cuts(lefts: list[float], rights: list[float], wide: float) -> list[int]:
 def lines(of_page: list[Row]) -> list[Line]:
     """The lines of a page in reading order: columns one after the other, a table's rows with ` | ` between cells."""
     found: list[Line] = []
-    merged = _levelled(of_page)
+    merged = _unwrapped(_levelled(of_page))
     at = 0
     while at < len(merged):
+        if merged[at].table:
+            found.append(_line(merged[at], cells=True))
+            at += 1
+            continue
         end, gutters = _block(merged, at)
         block = merged[at:end]
         if sum(len(row.pieces) > 1 for row in block) < 2:
@@ -211,6 +218,85 @@ def _levelled(of_page: list[Row]) -> list[Row]:
         else:
             found.append(row)
     return found
+
+
+def _unwrapped(of_page: list[Row]) -> list[Row]:
+    """Rows, those put together over which the cells of one row of a table are wrapped, each drawn whole.
+
+    Beside prose in columns, or an address beside another, a table has more than one row with the same edges.
+    """
+    parts: list[tuple[int, int, Row]] = []  # from, to, and what these rows are if they are a table's
+    at = 0
+    while at < len(of_page):
+        end, row = _wrapped(of_page, at)
+        parts.append((at, end, row))
+        at = end
+    tables = [False] * len(parts)
+    for number, ((start, end, row), (next_start, next_end, other)) in enumerate(pairwise(parts)):
+        if (end - start > 1 or next_end - next_start > 1) and _are_alike(row, other):
+            tables[number] = tables[number + 1] = True
+    found: list[Row] = []
+    for (start, end, row), is_table in zip(parts, tables, strict=True):
+        found += [row._replace(table=True)] if is_table else of_page[start:end]
+    return found
+
+
+def _wrapped(of_page: list[Row], at: int) -> tuple[int, Row]:
+    """Where a row ends whose cells go on beneath, each before the one to its right begins; and the row."""
+    first = last = of_page[at]
+    cells = [[piece] for piece in _marked(first)]
+    begun, end = at, at + 1
+    top = lowest = first.bottom
+    while end < len(of_page) and end - begun < CELL_ROWS_MAX and len(cells) <= PIECES_MAX:
+        row = of_page[end]
+        if _goes_beneath(row, last, cells[-1]):
+            cells[-1] += _marked(row)
+        elif lowest <= row.bottom < top + CELL_ROWS_MAX / 2 * row.size and _is_right_of(row, last, cells[-1]):
+            cells += [[piece] for piece in _marked(row)]
+            begun = end
+        else:
+            break
+        top, lowest = max(top, row.bottom), min(lowest, row.bottom)
+        last, end = row, end + 1
+    if begun == at:
+        return at + 1, first
+    return end, first._replace(pieces=tuple(map(_one_cell, cells)), bottom=top, broken=False)
+
+
+def _marked(row: Row) -> list[Piece]:
+    """A row's pieces; where it breaks a word the last one ends with the mark that says so."""
+    *others, last = row.pieces
+    return [*others, last._replace(text=last.text + "-\x02") if row.broken else last]
+
+
+def _goes_beneath(row: Row, last: Row, cell: list[Piece]) -> bool:
+    """Whether a row is the next one of the cell in which the last one stands."""
+    piece = row.pieces[0]
+    return (
+        len(row.pieces) == 1
+        and 0 < last.bottom - row.bottom < 1.6 * row.size
+        and piece.left < max(each.right for each in cell)
+        and piece.right > min(each.left for each in cell)
+    )
+
+
+def _is_right_of(row: Row, last: Row, cell: list[Piece]) -> bool:
+    """Whether a row goes up again, to the right of the cell in which the last one stands."""
+    return row.bottom > last.bottom and row.pieces[0].left > max(piece.right for piece in cell)
+
+
+def _one_cell(cell: list[Piece]) -> Piece:
+    text = " ".join(piece.text for piece in cell).replace("\x02 ", "").removesuffix("\x02")
+    return Piece(text, min(piece.left for piece in cell), max(piece.right for piece in cell))
+
+
+def _are_alike(row: Row, other: Row) -> bool:
+    """Whether two rows of cells may be of one table."""
+    mine, others = ([piece.left for piece in each.pieces] for each in (row, other))
+    if min(len(mine), len(others)) < 2:
+        return False
+    shared = sum(any(abs(one - another) < EDGE_SHIFT for another in others) for one in mine)
+    return shared >= 2 or len(mine) == len(others) > 2
 
 
 def _block(of_page: list[Row], at: int) -> tuple[int, list[tuple[float, float]]]:
@@ -356,6 +442,9 @@ def _join_words(pages: list[list[Line]]) -> None:
         line, following = pages[page][at], pages[next_page][next_at]
         first, rest = following.text.partition(" ")[::2]
         start = line.text[:-1] if line.text.endswith(_HYPHENS) else line.text
+        if len(first) > WORD_CHARS_MAX:
+            pages[page][at] = line._replace(text=start + "-", broken=False)
+            continue
         hyphen = "-" if _is_real(start, first, words) else ""
         pages[page][at] = line._replace(text=f"{start}{hyphen}{first}", broken=False)
         pages[next_page][next_at] = following._replace(text=rest)
@@ -376,12 +465,12 @@ def _is_real(start: str, rest: str, words: Counter[str]) -> bool:
     first, second = _LAST_PART.search(start), _FIRST_PART.match(rest)
     if not first or not second or not first[0][-1].isalpha():
         return True
-    if second[0][0].isupper() and not first[0].isupper():
-        return True
     one, other = first[0].lower(), second[0].lower()
     joined, hyphened = words[one + other], words[f"{one}-{other}"]
     if joined != hyphened:
         return hyphened > joined
+    if second[0][0].isupper() and not first[0].isupper():
+        return True
     return "-" in first[0] or one in _BEFORE or other in _AFTER
 
 
@@ -513,6 +602,8 @@ def _paragraphs(page: list[Line]) -> list[str]:
 
 
 def _is_apart(last: Line, line: Line, usual: float) -> bool:
+    if last.cells and line.cells:
+        return False
     step = (last.bottom - line.bottom) / max(last.size, line.size, 1.0)
     return step > usual or (last.cells != line.cells and step > TABLE_GAP)
 

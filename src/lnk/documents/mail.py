@@ -188,11 +188,15 @@ class _Reader:
         lines: Iterator[str] = io.StringIO(decode(body, charset), newline=None)
         if part.parameters.get("format", "").lower() == "flowed":
             lines = _flowed(lines, part.parameters.get("delsp", "").lower() == "yes")
+        blank = True
         for line in lines:
-            if line.isspace() or not line:
+            if not line or line.isspace():
+                blank = True
+                continue
+            if blank:
                 self.flow.gap()
-            else:
-                self.flow.put(line.rstrip("\n"), "text")
+            blank = False
+            self.flow.put(line.rstrip("\n"), "text")
 
 
 def _is_sealed(part: _Part) -> bool:

@@ -35,7 +35,8 @@ _SMALL: Final = (
     b"%PDF-1.1\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
     b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Resources<</Font<</F 4 0 R>>>>/Contents 5 0 R>>endobj\n"
     b"4 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj\n"
-    b"5 0 obj<</Length 45>>stream\nBT/F 1 Tf(a)Tj ET BI/W 1/H 1/BPC 8/CS/G ID a EI\nendstream endobj\ntrailer<</Root 1 0 R>>\nstartxref\n0\n%%EOF\n"
+    b"5 0 obj<</Length 45>>stream\nBT/F 1 Tf(a)Tj ET BI/W 1/H 1/BPC 8/CS/G ID a EI\nendstream endobj\n"
+    b"trailer<</Root 1 0 R>>\nstartxref\n0\n%%EOF\n"
 )
 _ENCODINGS: Final = (
     *("ascii", "charmap", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be"),

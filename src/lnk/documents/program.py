@@ -65,7 +65,7 @@ def _answer(kind: str) -> int:
     """The engine's child's answer, given by this very process, which closes everything else first."""
     if not KINDS[kind].there():
         return _print(msgspec.json.encode({"left_out": NEEDS_OFFICE}))
-    sys.argv[1:] = [KINDS[kind].module, str(os.getppid()), *map(str, child.LIMITS)]
+    sys.argv[1:] = [str(os.getppid()), KINDS[kind].module, *map(str, child.LIMITS)]
     child.main()
     return 0
 

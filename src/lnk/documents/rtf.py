@@ -5,7 +5,7 @@ grows with the square of their size.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from lnk.documents.charset import decode
@@ -13,7 +13,7 @@ from lnk.documents.content import BOMB, DAMAGED, Content, LeftOut
 from lnk.documents.flow import ITEM, Flow, Line, joined
 
 GROUPS_MAX: Final = 1024  # one in another
-TOKENS_MAX: Final = 5_000_000  # ten seconds' work
+TOKENS_MAX: Final = 5_000_000  # five seconds' work
 _TOKEN = re.compile(
     rb"\\([A-Za-z]{1,32})(-?[0-9]{1,9})?[0-9]* ?"  # a word and its number
     rb"|\\'([0-9A-Fa-f]{2})|\\([^A-Za-z])|([{}])|[\r\n\0]+|([^\\{}\r\n\0]+)|\\"
@@ -87,6 +87,19 @@ def read(data: bytes) -> Content:
     return reader.content()
 
 
+def _tokens(data: bytes, at: int) -> Iterator[tuple[bytes | None, ...]]:
+    """The tokens' parts, as `_TOKEN` has them. Raises LeftOut where they are too many."""
+    for _ in range(TOKENS_MAX):
+        found = _TOKEN.match(data, at)
+        if found is None:
+            return
+        yield found.groups()
+        at = found.end()
+        if found[1] == b"bin":
+            at += max(int(found[2] or 0), 0)
+    raise LeftOut(BOMB)
+
+
 class _Reader:
     def __init__(self) -> None:
         self._flow = Flow()
@@ -130,26 +143,20 @@ class _Reader:
             "s": self._style_named,
             "outlinelevel": self._level,
         }
+        acted = {*self._words, *_UNSEEN, *_FIELDS, *_REGIONS, *_WRITTEN, *_SYSTEMS}
+        self._acted = {word.encode() for word in acted}  # the others say how the text looks, and are most
 
     def read(self, data: bytes, at: int) -> None:
         """All tokens from there to the end of the outermost group."""
-        tokens = 0
-        while found := _TOKEN.match(data, at):
-            at = found.end()
-            tokens += 1
-            if tokens > TOKENS_MAX:
-                raise LeftOut(BOMB)
-            word, number, sign, symbol, brace, plain = found.groups()
+        for word, number, sign, symbol, brace, plain in _tokens(data, at):
             if plain is not None:
                 self._plain(plain)
             elif sign is not None:
                 self._plain(bytes((int(sign, 16),)))
-            elif word == b"bin":
-                at += max(int(number or 0), 0)
+            elif word is not None and (self._marked or word in self._acted):
+                self._word(word.decode("ascii"), None if number is None else int(number))
             elif word is not None:
-                if word in _ALL or self._marked:
-                    self._word(word.decode("ascii"), None if number is None else int(number))
-                self._repeats = self._repeats if word == b"u" else 0
+                self._repeats = 0
             elif symbol is not None:
                 self._symbol(symbol)
             elif brace == b"{":

@@ -1102,8 +1102,4 @@ _END: Final[dict[str, Callable[[_Story], None]]] = {
     "a:t": _Story._end_text,
     "mc:AlternateContent": _Story._end_choice,
 }
-# What is not part of the text as it stands: deleted text, instructions, how things looked before, and descriptions.
-_LEFT_OUT: Final = frozenset(
-    "w:delText w:instrText w:delInstrText w:pPrChange w:rPrChange w:sectPrChange w:tblPrChange w:tblPrExChange"
-    " w:trPrChange w:tcPrChange w:tblGridChange w:numberingChange w:sdtPr w:sdtEndPr w:rubyPr w:tabs".split()
-)
+_LEFT_OUT: Final = frozenset(("w:pPrChange", "w:rPrChange"))  # how a paragraph or run looked before

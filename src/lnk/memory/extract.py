@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from lnk.documents.cage import Cage, Stopped
-from lnk.documents.content import CRASHED, KINDS, LeftOut, kind_of
+from lnk.documents.content import KINDS, LeftOut, kind_of
 from lnk.errors import LinkError, from_os
 from lnk.memory.index import Found, Index
 from lnk.memory.parse import Parsed, left_out, parse_content
@@ -27,7 +27,6 @@ LOCK: Final = "documents.lock"
 AT_ONCE: Final = 2
 RETRY_S: Final = 1.0  # until what changed while it was read, or another process's lock, is looked at again
 BLOCK_BYTES: Final = 1 << 20
-SECOND_TRY: Final = {"pdf": "pdf-again"}  # by another parser, where the first crashed
 READERS: Final = f"1 {' '.join(sorted(KINDS))}"  # raised with any change of what a reader gives
 
 _Taken = tuple[Found, Parsed | None] | None
@@ -178,13 +177,7 @@ class Extraction:
         kind = kind_of(path)
         assert kind
         try:
-            try:
-                content = self._cage.read(fd, kind)
-            except LeftOut as why:
-                if str(why) != CRASHED or kind not in SECOND_TRY:
-                    raise
-                content = self._cage.read(fd, SECOND_TRY[kind])
-            return parse_content(path, digest, content)
+            return parse_content(path, digest, self._cage.read(fd, kind))
         except LeftOut as why:
             return left_out(path, str(why), digest)
 

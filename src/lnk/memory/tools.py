@@ -95,8 +95,8 @@ TOOLS: Final = (
         name="list",
         title="List documents",
         description=(
-            "List documents, or with `since` what is new, changed or removed. Give `now` back as `since` to hear only what"
-            " came after."
+            "List documents, or with `since` what is new, changed or removed. Give `now` back as `since` to hear only"
+            " what came after."
         ),
         takes=ListArguments,
         gives=Listed,
