@@ -1,7 +1,7 @@
 """Mails (RFC 5322, MIME): their headers, what they say, and the names of what is attached.
 
-The standard library's parser is not used: its work grows with the square of a long parameter or with the depth of
-parts, and its own limits are those of the stack. Here a part is two places in the file, and is copied to be decoded.
+The standard library's parser is not used: it recurses on comments in comments, and takes the square of the length of
+a header with many parameters. Here a part is two places in the file, and is copied only to be decoded.
 """
 
 import binascii

@@ -15,9 +15,11 @@ from lnk.documents.flow import ITEM, Flow, Line, joined
 GROUPS_MAX: Final = 1024  # one in another
 TOKENS_MAX: Final = 5_000_000  # five seconds' work
 _TOKEN = re.compile(
-    rb"\\([A-Za-z]{1,32})(-?[0-9]{1,9})?[0-9]* ?"  # a word and its number
+    rb"((?:\\u-?[0-9]{1,5} ?(?:\?|\\'3[fF]))++)"  # characters by number, each with a question mark for older programs
+    rb"|\\([A-Za-z]{1,32})(-?[0-9]{1,9})?[0-9]* ?"  # a word and its number
     rb"|\\'([0-9A-Fa-f]{2})|\\([^A-Za-z])|([{}])|[\r\n\0]+|([^\\{}\r\n\0]+)|\\"
 )
+_CHARACTER = re.compile(rb"\\u(-?[0-9]+)")
 _WRITTEN: Final = {
     **dict(zip("lquote rquote ldblquote rdblquote emdash endash bullet".split(), "‘’“”—–•", strict=True)),
     **dict(zip("tab line softline zwj zwnj".split(), "\t\n\n\u200d\u200c", strict=True)),
@@ -95,8 +97,8 @@ def _tokens(data: bytes, at: int) -> Iterator[tuple[bytes | None, ...]]:
             return
         yield found.groups()
         at = found.end()
-        if found[1] == b"bin":
-            at += max(int(found[2] or 0), 0)
+        if found[2] == b"bin":
+            at += max(int(found[3] or 0), 0)
     raise LeftOut(BOMB)
 
 
@@ -111,7 +113,7 @@ class _Reader:
         self._bytes = bytearray()  # of one encoding, in which two may be one letter
         self._marked = False
         self._repeats = 0
-        self._half = ""  # the first half of a character beyond U+FFFF
+        self._half = b""  # the first half of a character beyond U+FFFF
         self._codepage = "cp1252"
         self._fonts: dict[int, str] = {}
         self._font = 0
@@ -134,7 +136,7 @@ class _Reader:
             "deleted": lambda number: self._set(deleted=number != 0),
             "uc": lambda number: self._set(repeats=min(max(number, 0), 8)),
             "ud": lambda _: self._set(skipped=len(self._groups) > 1 and self._groups[-2].skipped),
-            "u": self._character,
+            "u": lambda number: self._character([number]),
             "f": self._font_named,
             "deff": self._font_meant,
             "fcharset": self._font_charset,
@@ -148,9 +150,11 @@ class _Reader:
 
     def read(self, data: bytes, at: int) -> None:
         """All tokens from there to the end of the outermost group."""
-        for word, number, sign, symbol, brace, plain in _tokens(data, at):
+        for characters, word, number, sign, symbol, brace, plain in _tokens(data, at):
             if plain is not None:
                 self._plain(plain)
+            elif characters is not None:
+                self._characters(characters)
             elif sign is not None:
                 self._plain(bytes((int(sign, 16),)))
             elif word is not None and (self._marked or word in self._acted):
@@ -290,15 +294,24 @@ class _Reader:
         elif text := _SIGNS.get(symbol):
             self._write(text)
 
-    def _character(self, number: int) -> None:
-        """A character by its number in UTF-16, signed."""
-        self._repeats = self._state.repeats
-        unit = chr(number & 0xFFFF)
-        if "\ud800" <= unit < "\udc00":
-            self._half = unit
+    def _characters(self, written: bytes) -> None:
+        self._decoded()
+        self._marked = False
+        numbers = [int(number) for number in _CHARACTER.findall(written)]
+        if self._state.repeats == 1:
+            self._character(numbers)
+            self._repeats = 0
             return
-        half, self._half = self._half, ""
-        self._write((half + unit).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+        for number in numbers:
+            self._character([number])
+            self._plain(b"?")
+
+    def _character(self, numbers: list[int]) -> None:
+        """Characters by their numbers in UTF-16, signed."""
+        self._repeats = self._state.repeats
+        units = self._half + b"".join((number & 0xFFFF).to_bytes(2, "little") for number in numbers)
+        self._half = units[-2:] if units and 0xD8 <= units[-1] < 0xDC else b""
+        self._write(units[: len(units) - len(self._half)].decode("utf-16-le", "replace"))
 
     def _paragraph_begun(self, _: int) -> None:
         if not self._state.within:

@@ -9,50 +9,36 @@ ECMA-376, transitional and strict. What is not read: embedded files, charts and 
 """
 
 import posixpath
-import re
-from collections.abc import Callable, Mapping, Sized
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from lnk.documents.content import BOMB, DAMAGED, NO_TEXT, TEXT_BYTES_MAX, TEXT_TOO_LARGE, Content, LeftOut, seen
+from lnk.documents.wordstyles import LEVELS, Numbers, Styles, outline, symbol_of
+from lnk.documents.wordxml import (
+    AUTHOR,
+    CHAR,
+    DROP_CAP,
+    ENTRIES_MAX,
+    FIELD_TYPE,
+    FONT,
+    ID,
+    MATH_VAL,
+    PART_ID,
+    VAL,
+    Attributes,
+    check_entries,
+    is_on,
+    short_name,
+    value_of,
+    whole,
+)
 from lnk.documents.xml import local, parse
 from lnk.documents.zipped import Archive
 
-ENTRIES_MAX: Final = 100_000  # styles, lists, notes or relationships; each is kept while the document is read
 FIELDS_DEEP_MAX: Final = 256
-STYLES_DEEP_MAX: Final = 32
 ROW_CHARS_MAX: Final = 1_500  # a longer row is a page's layout, and too long for one line
-LEVELS: Final = 9
-LABEL_CHARS_MAX: Final = 64
-
-Attributes = Mapping[str, str]
-
-_SPACES: Final = {
-    "http://schemas.openxmlformats.org/wordprocessingml/2006/main": "w",
-    "http://purl.oclc.org/ooxml/wordprocessingml/main": "w",
-    "http://schemas.openxmlformats.org/officeDocument/2006/math": "m",
-    "http://purl.oclc.org/ooxml/officeDocument/math": "m",
-    "http://schemas.openxmlformats.org/drawingml/2006/main": "a",
-    "http://purl.oclc.org/ooxml/drawingml/main": "a",
-    "http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing": "wp",
-    "http://purl.oclc.org/ooxml/drawingml/wordprocessingDrawing": "wp",
-    "http://schemas.openxmlformats.org/markup-compatibility/2006": "mc",
-    "http://schemas.openxmlformats.org/officeDocument/2006/relationships": "r",
-    "http://purl.oclc.org/ooxml/officeDocument/relationships": "r",
-    "urn:schemas-microsoft-com:vml": "v",
-}
-_HEADING_NAME: Final = re.compile(
-    r"(?:heading|(?:ü|ue)?berschrift|titre|t[ií]tulo|titolo|kop|rubrik|overskrift|otsikko|nagłówek|nadpis|címsor|başlık"
-    r"|antraštė|virsraksts|pealkiri|naslov|titlu|заголовок|επικεφαλίδα|כותרת|عنوان|tiêu đề|judul|หัวเรื่อง"
-    r"|見出し|标题|標題|제목)\s*([1-9])"
-)
-_TITLE_NAMES: Final = frozenset(
-    "title titel titre título titolo titulo tittel tytuł název názov cím otsikko naslov titlu название заголовок назва"
-    " τίτλος 表題 标题 標題 제목".split()
-)
-_BOXES: Final = tuple("☐☑☒")
-_OFF: Final = frozenset(("0", "false", "off"))
 
 
 def read(data: bytes) -> Content:
@@ -61,8 +47,8 @@ def read(data: bytes) -> Content:
     Raises LeftOut.
     """
     package = _Package(Archive(data))
-    styles = _Styles()
-    numbers = _Numbers(styles)
+    styles = Styles()
+    numbers = Numbers(styles)
     package.read_beside("styles", styles.start)
     package.read_beside("numbering", numbers.start)
     room = _Room()
@@ -136,7 +122,7 @@ class _Package:
 
     def pages(self) -> int:
         """How many pages the program that wrote it counted; 0 where it does not say."""
-        return _number(self._property("extended-properties", "Pages"), 0, ENTRIES_MAX)
+        return whole(self._property("extended-properties", "Pages"), 0, ENTRIES_MAX)
 
     def _property(self, kind: str, name: str) -> str:
         found: list[str] = []
@@ -175,7 +161,7 @@ class _Package:
                 kind = attributes.get("Type", "").rpartition("/")[2]
                 target = self._target(folder, attributes.get("Target", ""))
                 found.append(_Relation(attributes.get("Id", ""), kind, target))
-                _check_entries(found)
+                check_entries(found)
 
         self._parse_beside(posixpath.join(folder, "_rels", name + ".rels"), start, lambda _: None)
         return found
@@ -195,319 +181,6 @@ class _Room:
         self._left -= characters
         if self._left < 0:
             raise LeftOut(TEXT_TOO_LARGE)
-
-
-@lru_cache(maxsize=4096)
-def _short(name: str) -> str:
-    """A name with its namespace's usual prefix, `:` before it where that is none of ours."""
-    space, _, tag = name.rpartition("}")
-    return f"{_SPACES.get(space, '')}:{tag}"
-
-
-def _keys(prefix: str, tag: str) -> tuple[str, ...]:
-    return (*(f"{space}}}{tag}" for space, short in _SPACES.items() if short == prefix), tag)
-
-
-_VAL, _ID, _TYPE, _FIELD_TYPE = _keys("w", "val"), _keys("w", "id"), _keys("w", "type"), _keys("w", "fldCharType")
-_STYLE_ID, _DEFAULT, _AUTHOR = _keys("w", "styleId"), _keys("w", "default"), _keys("w", "author")
-_FONT, _CHAR, _LEVEL, _PART_ID = _keys("w", "font"), _keys("w", "char"), _keys("w", "ilvl"), _keys("r", "id")
-_NUMBER, _ABSTRACT = _keys("w", "numId"), _keys("w", "abstractNumId")
-_MATH_VAL, _DROP_CAP = _keys("m", "val"), _keys("w", "dropCap")
-
-
-def _get(attributes: Attributes, keys: tuple[str, ...]) -> str:
-    for key in keys:
-        if key in attributes:
-            return attributes[key]
-    return ""
-
-
-def _on(attributes: Attributes) -> bool:
-    """Whether a switch such as `w:vanish` is on: it is, where it stands without a value."""
-    return _get(attributes, _VAL).lower() not in _OFF
-
-
-def _number(text: str, least: int, most: int) -> int:
-    text = text.strip()
-    return min(max(int(text), least), most) if text.isdecimal() and len(text) < 10 else least
-
-
-def _check_entries(kept: Sized) -> None:
-    if len(kept) > ENTRIES_MAX:
-        raise LeftOut(BOMB)
-
-
-# ---------------------------------------------------------------- styles and numbers
-
-
-class _Style:
-    """What a style says of a paragraph or run; None where it says nothing."""
-
-    __slots__ = ("based_on", "heading", "hidden", "level", "number")
-
-    def __init__(self) -> None:
-        self.based_on = ""
-        self.heading: int | None = None  # 0: body text
-        self.number: str | None = None
-        self.level: int | None = None
-        self.hidden: bool | None = None
-
-
-class _Styles:
-    """The document's styles, each with what it has from those it is based on."""
-
-    def __init__(self) -> None:
-        self._styles: dict[str, _Style] = {}
-        self._whole: dict[str, _Style] = {}
-        self._open = _Style()
-        self.default = ""
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        """Takes an element of styles.xml."""
-        tag, value, style = _short(name), _get(attributes, _VAL), self._open
-        if tag == "w:style":
-            identity = _get(attributes, _STYLE_ID)
-            self._open = self._styles[identity] = _Style()
-            _check_entries(self._styles)
-            if _get(attributes, _TYPE) == "paragraph" and _get(attributes, _DEFAULT) not in ("", *_OFF):
-                self.default = identity
-        elif tag == "w:name":
-            style.heading = _heading(value)
-        elif tag == "w:basedOn":
-            style.based_on = value
-        elif tag == "w:outlineLvl" and style.heading is None:
-            style.heading = _outline(value)
-        elif tag == "w:numId":
-            style.number = value
-        elif tag == "w:ilvl":
-            style.level = _number(value, 0, LEVELS - 1)
-        elif tag == "w:vanish":
-            style.hidden = _on(attributes)
-
-    def whole(self, identity: str) -> _Style:
-        """What that style comes to."""
-        if identity not in self._whole:
-            self._whole[identity] = self._follow(identity)
-        return self._whole[identity]
-
-    def _follow(self, identity: str) -> _Style:
-        whole = _Style()
-        for _ in range(STYLES_DEEP_MAX):
-            style = self._styles.get(identity)
-            if style is None:
-                break
-            for each in ("heading", "number", "level", "hidden"):
-                if getattr(whole, each) is None:
-                    setattr(whole, each, getattr(style, each))
-            if whole.heading is None:
-                whole.heading = _heading(identity)
-            identity = style.based_on
-        if whole.heading is None:
-            whole.heading = _heading(identity)  # of a style that the document names but does not describe
-        return whole
-
-
-def _heading(name: str) -> int | None:
-    """The level that a style's name tells, in many a language."""
-    name = name.strip().casefold()[:LABEL_CHARS_MAX]
-    if found := _HEADING_NAME.fullmatch(name):
-        return int(found[1])
-    return 1 if name in _TITLE_NAMES else None
-
-
-def _outline(value: str) -> int:
-    """A heading's level from its `w:outlineLvl`, which counts from 0, and has 9 for body text."""
-    return (_number(value, 0, LEVELS) + 1) % (LEVELS + 1) if value.isdecimal() else 0
-
-
-class _Level:
-    """How one level of a list counts."""
-
-    __slots__ = ("start", "style", "text", "way")
-
-    def __init__(self) -> None:
-        self.way, self.text, self.start, self.style = "decimal", "", 1, ""
-
-
-class _List:
-    """A list as it is drawn up (`abstractNum`): its levels, and how far each has counted."""
-
-    __slots__ = ("counts", "levels", "link")
-
-    def __init__(self) -> None:
-        self.levels: dict[int, _Level] = {}
-        self.counts: dict[int, int] = {}
-        self.link = ""  # the style whose list it is
-
-
-class _Numbers:
-    """The document's lists, and how far they have counted."""
-
-    def __init__(self, styles: _Styles) -> None:
-        self._styles = styles
-        self._lists: dict[str, _List] = {}
-        self._used: dict[str, str] = {}  # a list in use (`num`): as which it is drawn up
-        self._restarts: dict[str, dict[int, int]] = {}
-        self._list, self._level, self._number, self._at = _List(), _Level(), "", 0
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        """Takes an element of numbering.xml."""
-        take = _NUMBERING.get(_short(name))
-        if take is not None:
-            take(self, attributes)
-
-    def label(self, style: _Style, number: str, level: int | None, style_id: str) -> tuple[int, str] | None:
-        """Counts, and gives how deep the paragraph is listed and what stands before it; None where it is not listed."""
-        drawn = self._drawn(number)
-        if drawn is None:
-            return None if number in ("", "0") else (level or 0, "- ")
-        if level is None:
-            linked = (at for at, each in drawn.levels.items() if each.style and each.style == style_id)
-            level = next(linked, style.level or 0)
-        drawn.counts.update(self._restarts.pop(number, {}))
-        known = drawn.levels.get(level)
-        if known is None:
-            return level, "- "
-        drawn.counts[level] = drawn.counts.get(level, known.start - 1) + 1
-        for deeper in range(level + 1, LEVELS):
-            drawn.counts.pop(deeper, None)
-        return level, _label(drawn, known)
-
-    def _drawn(self, number: str) -> _List | None:
-        drawn = self._lists.get(self._used.get(number, ""))
-        if drawn is not None and drawn.link:
-            linked = self._styles.whole(drawn.link).number
-            drawn = self._lists.get(self._used.get(linked or "", ""), drawn)
-        return drawn
-
-    def _begin_list(self, attributes: Attributes) -> None:
-        self._number = ""
-        self._list = self._lists[_get(attributes, _ABSTRACT)] = _List()
-        _check_entries(self._lists)
-
-    def _take_link(self, attributes: Attributes) -> None:
-        self._list.link = _get(attributes, _VAL)
-
-    def _begin_level(self, attributes: Attributes) -> None:
-        self._at = _number(_get(attributes, _LEVEL), 0, LEVELS - 1)
-        self._level = _Level()
-        if not self._number:  # a level that `num` draws anew is rare, and looks the same but for its form
-            self._list.levels[self._at] = self._level
-
-    def _begin_number(self, attributes: Attributes) -> None:
-        self._number = _get(attributes, _NUMBER)
-        self._used[self._number] = ""
-        _check_entries(self._used)
-
-    def _name_list(self, attributes: Attributes) -> None:
-        self._used[self._number] = _get(attributes, _VAL)
-
-    def _begin_override(self, attributes: Attributes) -> None:
-        self._at = _number(_get(attributes, _LEVEL), 0, LEVELS - 1)
-
-    def _restart(self, attributes: Attributes) -> None:
-        start = _number(_get(attributes, _VAL), 0, ENTRIES_MAX)
-        self._restarts.setdefault(self._number, {})[self._at] = start - 1
-
-    def _take_way(self, attributes: Attributes) -> None:
-        self._level.way = _get(attributes, _VAL)
-
-    def _take_text(self, attributes: Attributes) -> None:
-        self._level.text = _get(attributes, _VAL)[:LABEL_CHARS_MAX]
-
-    def _take_start(self, attributes: Attributes) -> None:
-        self._level.start = _number(_get(attributes, _VAL), 0, ENTRIES_MAX)
-
-    def _take_style(self, attributes: Attributes) -> None:
-        self._level.style = _get(attributes, _VAL)
-
-
-_NUMBERING: Final[dict[str, Callable[[_Numbers, Attributes], None]]] = {
-    "w:abstractNum": _Numbers._begin_list,
-    "w:numStyleLink": _Numbers._take_link,
-    "w:lvl": _Numbers._begin_level,
-    "w:num": _Numbers._begin_number,
-    "w:abstractNumId": _Numbers._name_list,
-    "w:lvlOverride": _Numbers._begin_override,
-    "w:startOverride": _Numbers._restart,
-    "w:numFmt": _Numbers._take_way,
-    "w:lvlText": _Numbers._take_text,
-    "w:start": _Numbers._take_start,
-    "w:pStyle": _Numbers._take_style,
-}
-
-
-def _label(drawn: _List, level: _Level) -> str:
-    """What stands before a paragraph of that level: `- `, its number, or nothing."""
-    if level.way == "bullet":
-        if level.text.isspace():
-            return ""
-        return f"- {level.text} " if level.text in _BOXES else "- "
-
-    def spelled(found: re.Match[str]) -> str:
-        at = int(found[1]) - 1
-        known = drawn.levels.get(at, level)
-        return _spelled(drawn.counts.get(at, known.start), known.way)
-
-    text = seen(re.sub("%([1-9])", spelled, level.text)).strip()
-    return text + " " if text else ""
-
-
-def _spelled(count: int, way: str) -> str:
-    """A number as a list has it; in digits where letters would be long."""
-    if way.endswith("Letter") and 0 < count <= 26 * 4:
-        text = chr(ord("a") + (count - 1) % 26) * (1 + (count - 1) // 26)
-    elif way.endswith("Roman") and 0 < count < 4000:
-        text = _roman(count)
-    else:
-        return "" if way == "none" else f"{count:02}" if way == "decimalZero" else str(count)
-    return text.upper() if way.startswith("upper") else text
-
-
-def _roman(count: int) -> str:
-    text = ""
-    for value, letters in zip(
-        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1), "m cm d cd c xc l xl x ix v iv i".split(), strict=True
-    ):
-        text += letters * (count // value)
-        count %= value
-    return text
-
-
-# ---------------------------------------------------------------- symbols
-
-_GREEK: Final = dict(
-    zip(
-        b"ABGDEZHQIKLMNXOPRSTUFCYWabgdezhqiklmnxoprstufcywVjJ",
-        "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩαβγδεζηθικλμνξοπρστυφχψωςϕϑ",
-        strict=True,
-    )
-)
-_SYMBOL: Final = _GREEK | dict(
-    zip(
-        b"\xa3\xb3\xb1\xb4\xb7\xb8\xb9\xba\xbb\xae\xac\xad\xaf\xa5\xb0\xd7\xd6\xde\xa2\xb2\xe5\xf2\xce\xc6",
-        "≤≥±×•÷≠≡≈→←↑↓∞°⋅√⇒′″∑∫∈∅",
-        strict=True,
-    )
-)
-_WINGDINGS: Final = dict(zip(b"\xfc\xfb\xfe\xfd\xa8\x6f\xa7\xe0\xe8\xdf\xf0\xd8\x4a", "✔✘☑☒☐☐▪→➔←⇨➢☺", strict=True))
-_PICTURE_FONTS: Final = ("wingdings", "webdings", "marlett", "zapf")
-
-
-def _symbol(font: str, code: str) -> str:
-    """The character that a symbol font shows for a code of hexadecimal digits; nothing where it is a mere picture."""
-    try:
-        point = int(code[:8], 16)
-    except ValueError:
-        return ""
-    if 0xF000 <= point <= 0xF0FF:
-        point &= 0xFF
-    font = font.lower()
-    if font == "symbol" and point < 256:
-        return _SYMBOL.get(point, chr(point) if point < 128 else "")
-    if font.startswith(_PICTURE_FONTS) and point < 256:
-        return _WINGDINGS.get(point, "") if font == "wingdings" else ""
-    return chr(point) if 0x20 <= point < 0x110000 else ""
 
 
 # ---------------------------------------------------------------- what text is put together from
@@ -623,7 +296,7 @@ def _lines(blocks: list[_Block]) -> tuple[str, list[int]]:
 class _Story:
     """One part's text, taken element by element. Nothing recurs: what is nested waits on a list."""
 
-    def __init__(self, styles: _Styles, numbers: _Numbers, room: _Room, notes: Mapping[tuple[str, str], _Note]) -> None:
+    def __init__(self, styles: Styles, numbers: Numbers, room: _Room, notes: Mapping[tuple[str, str], _Note]) -> None:
         self._styles, self._numbers, self._room, self._notes = styles, numbers, room, notes
         self.blocks: list[_Block] = []
         self.headers: dict[str, None] = {}  # identities of parts, in order
@@ -656,7 +329,7 @@ class _Story:
         if self._skipped:
             self._skipped += 1
             return
-        tag = _short(name)
+        tag = short_name(name)
         if tag in _LEFT_OUT:
             self._skipped = 1
             return
@@ -669,7 +342,7 @@ class _Story:
         if self._skipped:
             self._skipped -= 1
             return
-        finish = _END.get(_short(name))
+        finish = _END.get(short_name(name))
         if finish is not None:
             finish(self)
 
@@ -758,25 +431,25 @@ class _Story:
     def _take_style(self, attributes: Attributes) -> None:
         if self._paragraphs:
             paragraph = self._paragraphs[-1]
-            paragraph.style = _get(attributes, _VAL)
+            paragraph.style = value_of(attributes, VAL)
             paragraph.hidden = self._styles.whole(paragraph.style).hidden or False
 
     def _take_frame(self, attributes: Attributes) -> None:
         """A first letter set large is a paragraph of its own, but the next one's beginning."""
-        if self._paragraphs and _get(attributes, _DROP_CAP) not in ("", "none"):
+        if self._paragraphs and value_of(attributes, DROP_CAP) not in ("", "none"):
             self._paragraphs[-1].goes_on = True
 
     def _take_outline(self, attributes: Attributes) -> None:
         if self._paragraphs:
-            self._paragraphs[-1].heading = _outline(_get(attributes, _VAL))
+            self._paragraphs[-1].heading = outline(value_of(attributes, VAL))
 
     def _take_number(self, attributes: Attributes) -> None:
         if self._paragraphs:
-            self._paragraphs[-1].number = _get(attributes, _VAL)
+            self._paragraphs[-1].number = value_of(attributes, VAL)
 
     def _take_level(self, attributes: Attributes) -> None:
         if self._paragraphs:
-            self._paragraphs[-1].level = _number(_get(attributes, _VAL), 0, LEVELS - 1)
+            self._paragraphs[-1].level = whole(value_of(attributes, VAL), 0, LEVELS - 1)
 
     def _begin_deleted(self, _: Attributes) -> None:
         if self._in_properties and self._paragraphs:
@@ -797,12 +470,12 @@ class _Story:
             self._runs[-1] = hidden
 
     def _take_run_style(self, attributes: Attributes) -> None:
-        hidden = self._styles.whole(_get(attributes, _VAL)).hidden
+        hidden = self._styles.whole(value_of(attributes, VAL)).hidden
         if hidden is not None:
             self._hide(hidden)
 
     def _take_vanish(self, attributes: Attributes) -> None:
-        self._hide(_on(attributes))
+        self._hide(is_on(attributes))
 
     def _begin_text(self, _: Attributes) -> None:
         self._in_text = True
@@ -820,7 +493,7 @@ class _Story:
         self._put("-")
 
     def _put_symbol(self, attributes: Attributes) -> None:
-        self._put(_symbol(_get(attributes, _FONT), _get(attributes, _CHAR)))
+        self._put(symbol_of(value_of(attributes, FONT), value_of(attributes, CHAR)))
 
     def _put_description(self, attributes: Attributes) -> None:
         if description := " ".join(attributes.get("descr", "").split()):
@@ -834,7 +507,7 @@ class _Story:
 
     def _take_operator(self, attributes: Attributes) -> None:
         if self._operator:
-            self._operator = _get(attributes, _MATH_VAL)
+            self._operator = value_of(attributes, MATH_VAL)
 
     def _end_operator(self) -> None:
         self._put(self._operator)
@@ -875,7 +548,7 @@ class _Story:
     def _begin_mark(self, attributes: Attributes) -> None:
         if not self._paragraphs:
             return
-        paragraph, kind = self._paragraphs[-1], _get(attributes, _FIELD_TYPE)
+        paragraph, kind = self._paragraphs[-1], value_of(attributes, FIELD_TYPE)
         if kind == "begin":
             if len(paragraph.fields) >= FIELDS_DEEP_MAX:
                 raise LeftOut(BOMB)
@@ -909,11 +582,11 @@ class _Story:
         if field is None:
             return
         if field.form == "check":
-            field.value = "☒" if _on(attributes) else "☐"
+            field.value = "☒" if is_on(attributes) else "☐"
         elif field.form == "text":
-            field.value = _get(attributes, _VAL)
+            field.value = value_of(attributes, VAL)
         elif field.form == "list":
-            field.chosen = _number(_get(attributes, _VAL), 0, ENTRIES_MAX)
+            field.chosen = whole(value_of(attributes, VAL), 0, ENTRIES_MAX)
 
     def _take_result(self, attributes: Attributes) -> None:
         self._take_default(attributes)
@@ -924,7 +597,7 @@ class _Story:
         field = self._form()
         if field is not None and field.form.endswith("list"):
             if field.entries == field.chosen:
-                field.value = _get(attributes, _VAL)
+                field.value = value_of(attributes, VAL)
             field.entries += 1
 
     # ------------------------------------------------ choices, boxes, tables
@@ -978,17 +651,17 @@ class _Story:
 
     def _begin_note(self, attributes: Attributes, kind: str) -> None:
         self._flows.append([])
-        author = _get(attributes, _AUTHOR)
+        author = value_of(attributes, AUTHOR)
         self._room.take(len(author))
-        self._own_notes.append(((kind, _get(attributes, _ID)), author, self._flows[-1]))
-        _check_entries(self._own_notes)
+        self._own_notes.append(((kind, value_of(attributes, ID)), author, self._flows[-1]))
+        check_entries(self._own_notes)
 
     def _end_note(self) -> None:
         self._end_rest()
         self._flows.pop()
 
     def _refer(self, attributes: Attributes, kind: str) -> None:
-        key = kind, _get(attributes, _ID)
+        key = kind, value_of(attributes, ID)
         note = self._notes.get(key)
         if note is None or not note.blocks or self._hidden:
             return
@@ -1015,10 +688,10 @@ class _Story:
         self.is_document = True
 
     def _take_header(self, attributes: Attributes) -> None:
-        self.headers[_get(attributes, _PART_ID)] = None
+        self.headers[value_of(attributes, PART_ID)] = None
 
     def _take_footer(self, attributes: Attributes) -> None:
-        self.footers[_get(attributes, _PART_ID)] = None
+        self.footers[value_of(attributes, PART_ID)] = None
 
 
 _BEGIN: Final[dict[str, Callable[[_Story, Attributes], None]]] = {

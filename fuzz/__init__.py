@@ -1,0 +1,1 @@
+"""Longer runs than the tests have time for: real files, broken by chance."""
