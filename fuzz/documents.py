@@ -60,6 +60,10 @@ PARTS_BYTES_MAX: Final = 16 << 20  # unpacked, to be broken within
 CHANGES_MAX: Final = 12
 CPU_OVER_S: Final = 2.0  # the kernel looks once a second, and ends by force a second after the limit
 _FLATE: Final = re.compile(rb"stream\r?\n(.{8,}?)\r?\nendstream", re.DOTALL)
+_NAME: Final = re.compile(rb"<([A-Za-z][\w:.-]*)")
+_VALUE: Final = re.compile(rb"=\"([^\"<]*)\"")
+_LEAF: Final = re.compile(rb"<([\w:.-]+)(?:\s[^<>]*)?(?:/>|>[^<>]*</\1>)")
+_VALUES: Final = (b"", b"0", b"-1", b"65536", b"99999999999999999999", b"1e9", b"../../x", b"%1.%9", b"x" * 5000)
 _PIECES: Final = tuple(
     b"< > & \" ' { } \\ ; = 0 -1 65536 4294967295 99999999999999999999 [ ] << >> ( ) % / \0 \n \xff obj stream endobj R"
     b" \\par {\\* \\u-1? \\bin9 &#x0; <![CDATA[ </ --b".split(b" ")
@@ -134,6 +138,23 @@ def _change(made: bytearray, other: bytes, chance: random.Random) -> None:
             made[at : at + size] = chance.choice(_PIECES) * chance.choice((1, 1, 50))
 
 
+def _rewritten(data: bytes, chance: random.Random) -> bytes:
+    """XML that is as well-formed as before: other names, other values, elements repeated."""
+    for _ in range(chance.randint(1, CHANGES_MAX)):
+        match chance.randrange(3):
+            case 0 if names := sorted(set(_NAME.findall(data))):
+                old, new = chance.choice(names), chance.choice(names)
+                data = re.sub(rb"(</?)%s(?=[\s/>])" % re.escape(old), rb"\g<1>" + new, data)
+            case 1 if values := [found.span(1) for found in _VALUE.finditer(data)]:
+                (begin, end), (from_, to) = chance.choice(values), chance.choice(values)
+                value = chance.choice((data[from_:to], *_VALUES))
+                data = data[:begin] + value + data[end:]
+            case _ if leaves := [found.span() for found in _LEAF.finditer(data)]:
+                begin, end = chance.choice(leaves)
+                data = data[:begin] + data[begin:end] * chance.choice((0, 2, 2, 500)) + data[end:]
+    return data
+
+
 def _zip_within(data: bytes, other: bytes, chance: random.Random) -> bytes | None:
     """An archive with one part broken, where no checksum tells; None where it is none."""
     parts = _parts(data)
@@ -141,9 +162,13 @@ def _zip_within(data: bytes, other: bytes, chance: random.Random) -> bytes | Non
         return None
     name = chance.choice(sorted(parts))
     of_other = _parts(other).get(name) or parts[name]
+    if chance.random() < 0.6:
+        changed = _rewritten(parts[name], chance)
+    else:
+        changed = _mutated(parts[name], of_other, chance)
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for each, part in {**parts, name: _mutated(parts[name], of_other, chance)}.items():
+        for each, part in {**parts, name: changed}.items():
             archive.writestr(zipfile.ZipInfo(each), part, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 

@@ -12,9 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lnk.documents.cage import Cage, Stopped
 from lnk.documents.content import KINDS, LeftOut, kind_of
@@ -22,6 +21,9 @@ from lnk.errors import LinkError, from_os
 from lnk.memory.index import Found, Index
 from lnk.memory.parse import Parsed, left_out, parse_content
 from lnk.memory.walk import RACY_NS, Source, stamp
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # 4 ms, for those who have a document to read
 
 LOCK: Final = "documents.lock"
 AT_ONCE: Final = 2
@@ -121,6 +123,8 @@ class Extraction:
 
     def _pass(self, index: Index) -> None:
         """All that waits is read, two at once; what comes meanwhile takes its place by its time."""
+        from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
         with self._alone(index) as alone, ThreadPoolExecutor(AT_ONCE, "document") as pool:
             if not alone:
                 return
@@ -134,7 +138,7 @@ class Extraction:
                 while queue and len(running) < AT_ONCE:
                     one = queue.pop(0)
                     tried.add(one.path)
-                    running[pool.submit(self._safely, one)] = one
+                    running[pool.submit(self._take, one)] = one
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._keep(index, running.pop(future), future.result())
@@ -165,14 +169,6 @@ class Extraction:
         except (OSError, LinkError, Stopped):  # gone, or to be tried again
             return None
 
-    def _safely(self, one: Waiting) -> _Taken:
-        """A fault of ours in one document is that document's alone, and is said of it."""
-        try:
-            return self._take(one)
-        except Exception as error:
-            sys.stderr.write(f"lnk-link-memory: a document could not be read: {type(error).__name__}: {error}\n")
-            return None
-
     def _read(self, path: str, fd: int, digest: bytes) -> Parsed:
         kind = kind_of(path)
         assert kind
@@ -180,6 +176,11 @@ class Extraction:
             return parse_content(path, digest, self._cage.read(fd, kind))
         except LeftOut as why:
             return left_out(path, str(why), digest)
+        except (OSError, Stopped):
+            raise
+        except Exception as error:  # a fault in taking up one document is that document's alone, and is said of it
+            sys.stderr.write(f"lnk-link-memory: a document could not be parsed: {type(error).__name__}\n")
+            return left_out(path, f"it could not be parsed ({type(error).__name__})", digest)
 
     def _keep(self, index: Index, one: Waiting, taken: _Taken) -> None:
         """What was read is put into the index, unless the document went or was read again meanwhile."""
