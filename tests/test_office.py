@@ -355,10 +355,12 @@ def test_a_book_in_broken_xhtml_is_read_all_the_same() -> None:
 
 
 def test_a_table_that_only_lays_a_page_out_is_no_row() -> None:
-    page = (
-        "<table><tr><td>left</td><td><p>Dear Bo,</p><table><tr><td>a</td><td>b</td></tr></table><p>Jo</td></tr></table>"
+    table = "<table><tr><td>a</td><td>b</td></tr></table>"
+    page = f"<table><tr><td>left</td><td><p>Dear Bo,</p>{table}<p>Jo</td></tr><tr><td>P. S.<td>Bye</table>"
+    assert (
+        read("eml", mail({"Content-Type": "text/html"}, page)).text
+        == "left\n\nDear Bo,\n\na | b\n\nJo\n\nP. S.\n\nBye\n"
     )
-    assert read("eml", mail({"Content-Type": "text/html"}, page)).text == "left\n\nDear Bo,\n\na | b\n\nJo\n"
 
 
 def test_a_mail_in_an_old_encoding_is_read_by_the_name_that_it_gives() -> None:
@@ -446,7 +448,8 @@ def test_a_document_of_more_text_than_is_kept_is_left_out_whole(kind: str) -> No
         whole = epub({"a.xhtml": xhtml("".join(f"<p>{line}</p>" for line in lines))})
     else:
         whole = MANY[kind](lines)
-    assert left_out(kind, whole) == TEXT_TOO_LARGE
+    with pytest.raises(LeftOut, match=TEXT_TOO_LARGE):  # by the reader itself: its child would say so only at the end
+        read(kind, whole)
 
 
 # ---------------------------------------------------------------- what is made to hurt
@@ -480,7 +483,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str | None]] = {
     "numbers beyond all": ("rtf", lambda: rtf(r"x\u999999999999 ?\uc99999999\s-1\f-5\'zz\u-99999 \u55357 y"), None),
     "words of code alone": ("rtf", lambda: rtf("\\a" * 6_000_000), BOMB),
     "notes in notes": ("rtf", lambda: rtf(r"{\footnote x\cell\row\trowd y" * 900), None),
-    "spaces by number": ("odt", lambda: odt('<text:p>x<text:s text:c="999999999999"/>y</text:p>'), None),
+    "spaces by number": ("odt", lambda: odt('<text:p>x<text:s text:c="999999999"/>y</text:p>'), None),
     "elements in elements": ("odt", lambda: odt("<text:span>" * 300 + "</text:span>" * 300), BOMB),
     "a part that unpacks to 60 MiB": ("odt", _bomb, BOMB),
     "empty paragraphs": ("odt", lambda: odt("<text:p/>" * 100_000 + "<text:p>x</text:p>"), None),

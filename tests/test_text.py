@@ -247,6 +247,11 @@ def test_a_page_is_read_by_what_its_reader_sees(place, session):
     assert memory.paths("unseen color") == []
 
 
+def test_a_reference_to_a_character_of_thousands_of_digits_is_none():
+    text, title = html_text(f"<title>A &#{'9' * 5000}; B</title><p>&#65; and &#{'1' * 5000} &amp; more")
+    assert (text, title) == ("A and \ufffd & more\n", "A \ufffd B")
+
+
 @given(
     st.text(alphabet="<>!-[]/?&;#=\"' adpx\n", max_size=200) | st.lists(st.sampled_from(TAGS), max_size=30).map("".join)
 )

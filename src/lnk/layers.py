@@ -25,7 +25,7 @@ LAYERS: dict[str, Layer] = {
     "lnk.confine": Layer(),
     "lnk.documents": Layer(
         own=("lnk.confine",),
-        distributions=("msgspec", "pypdfium2", "pypdf", "python-calamine", "striprtf"),
+        distributions=("msgspec", "pypdfium2", "pypdf", "python-calamine"),
     ),
     "lnk.memory": Layer(
         own=("lnk.errors", "lnk.folder", "lnk.contract", "lnk.documents"),

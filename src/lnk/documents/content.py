@@ -71,7 +71,7 @@ class Kind(NamedTuple):
         return all(map(_installed, self.needs))
 
 
-_OFFICE: Final = ("python_calamine", "striprtf")  # all of the extra: one is never there without the other
+_OFFICE: Final = ("python_calamine",)
 
 KINDS: Final[dict[str, Kind]] = {
     "pdf": Kind("lnk.documents.pdf"),

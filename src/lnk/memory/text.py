@@ -87,6 +87,7 @@ _BLOCKS: Final = frozenset(
 _UNSEEN: Final = frozenset(("script", "style", "template", "noscript"))
 
 
+_HUGE = re.compile(r"&#[0-9]{9,}(?![0-9]);?")
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:-]*)(?:[^<>\"']|\"[^\"<>]*\"|'[^'<>]*')*>|<[!?][^<>]*>")
 
 
@@ -119,9 +120,9 @@ def html_text(markup: str) -> tuple[str, str | None]:
         elif not found[1] and (name in _UNSEEN or name == "title"):
             start, (end, at) = at, _closing(markup, name, at)
             title = title or (markup[start:end] if name == "title" else "")
-    lines = (" ".join(line.split()) for line in html.unescape("".join(parts)).split("\n"))
+    lines = (" ".join(line.split()) for line in _unescaped("".join(parts)).split("\n"))
     text = re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
-    return text + "\n" if text else "", " ".join(html.unescape(title).split()) or None
+    return text + "\n" if text else "", " ".join(_unescaped(title).split()) or None
 
 
 def _after(markup: str, mark: str, at: int) -> int:
@@ -134,3 +135,8 @@ def _closing(markup: str, name: str, at: int) -> tuple[int, int]:
     """Where an element ends, and where what follows it begins."""
     found = re.compile(f"</{name}[^<>]*>", re.IGNORECASE).search(markup, at)
     return found.span() if found else (len(markup), len(markup))
+
+
+def _unescaped(text: str) -> str:
+    """`text` with its references resolved. A number of thousands of digits, which Python refuses, is none."""
+    return html.unescape(_HUGE.sub("\ufffd", text) if "&#" in text else text)
