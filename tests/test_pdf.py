@@ -176,8 +176,8 @@ def test_form_fields_come_with_their_values_and_comments_are_marked() -> None:
         "Name: Ada Lovelace",
         "street: Elm Row 5",
         "Agreed: Yes",
-        "[comment by Bo: Is this right?]",
-        "[comment: check]",
+        "(comment by Bo: Is this right?)",
+        "(comment: check)",
         "Drawn on the page",
         "",
     ]

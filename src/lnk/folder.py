@@ -218,6 +218,27 @@ class Folder:
         finally:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
+    @contextmanager
+    def alone(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Holds the kernel lock of the file `name` in it, made where it is not there; that it exists means nothing.
+
+        Without `wait`: False where another holds it. Raises what `from_os` gives where it cannot be opened.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(name, flags, 0o600, dir_fd=self.fd)
+        except OSError as error:
+            raise from_os(error, f"lock {self.path}/{name}") from None
+        try:
+            mine = True
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                mine = False
+            yield mine
+        finally:
+            os.close(fd)
+
     def replace(self, name: str, data: bytes, *, unless_changed: os.stat_result | None = None) -> None:
         """The file `name` holds `data`, whole, or stays as it was; on the disk when this returns.
 

@@ -59,7 +59,8 @@ class Cage:
     def read(self, fd: int, kind: str) -> Content:
         """The text of the document of which `fd` is the open file, read from its beginning; `kind`: one of `KINDS`.
 
-        One at which the reader crashes is read again by another, where there is one. Raises LeftOut where it has none, Stopped, and OSError where no child could be started.
+        One at which the reader crashes is read again by another, where there is one. Raises LeftOut where it has no
+        text, Stopped, and OSError where no child could be started.
         """
         try:
             return self._read(fd, self._argv(kind))

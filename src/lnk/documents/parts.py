@@ -1,13 +1,15 @@
 """What Office files have in common: parts of an archive that name others, and a title."""
 
 from collections.abc import Mapping
-from posixpath import dirname, join, normpath
-from typing import NamedTuple
+from posixpath import join, normpath
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from lnk.documents import xml
-from lnk.documents.content import DAMAGED, LeftOut
+from lnk.documents.content import BOMB, DAMAGED, LeftOut
 from lnk.documents.zipped import Archive
+
+ENTRIES_MAX: Final = 100_000
 
 
 class Relation(NamedTuple):
@@ -19,21 +21,31 @@ class Relation(NamedTuple):
 
 
 def relations(archive: Archive, part: str = "") -> list[Relation]:
-    """The parts that a part names, in order; that the archive itself names where none is given. Raises LeftOut."""
+    """The parts that a part names, in order; that the archive itself names where none is given.
+
+    Where the list of them is damaged, those before the damage. Raises LeftOut.
+    """
     folder, _, name = part.rpartition("/")
     path = f"{folder}/_rels/{name}.rels".lstrip("/")
     found: list[Relation] = []
 
     def start(_: str, attributes: Mapping[str, str]) -> None:
-        target = attributes.get("Target", "")
+        target = attributes.get("Target", "").replace("\\", "/")
         if target and attributes.get("TargetMode") != "External":
-            whole = normpath(join("/", dirname(part), unquote(target))).lstrip("/")
-            kind = attributes.get("Type", "").rpartition("/")[2]
+            if len(found) == ENTRIES_MAX:
+                raise LeftOut(BOMB)
+            whole = normpath(join("/", folder, target)).lstrip("/")
+            whole = whole if whole in archive else unquote(whole)
             if whole in archive:
+                kind = attributes.get("Type", "").rpartition("/")[2]
                 found.append(Relation(attributes.get("Id", ""), kind, whole))
 
     if path in archive:
-        xml.parse(archive.read(path), start, nothing, nothing)
+        try:
+            xml.parse(archive.read(path), start, nothing, nothing)
+        except LeftOut as reason:
+            if str(reason) != DAMAGED:
+                raise
     return found
 
 

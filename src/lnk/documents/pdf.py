@@ -182,7 +182,7 @@ class _Reading:
         if not text or kind == pdfium.FPDF_ANNOT_FREETEXT:
             return text
         author = _one_line(_string(pdfium.FPDFAnnot_GetStringValue, annotation, b"T"))
-        return f"[comment by {author}: {text}]" if author else f"[comment: {text}]"
+        return f"(comment by {author}: {text})" if author else f"(comment: {text})"
 
     def _field(self, widget: Any) -> str:
         form = self._form.raw  # type: ignore[attr-defined]

@@ -8,13 +8,12 @@ each once. A picture's description stands in its place. Text that is deleted, mo
 ECMA-376, transitional and strict. What is not read: embedded files, charts and diagrams, building blocks.
 """
 
-import posixpath
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 from lnk.documents.content import BOMB, DAMAGED, NO_TEXT, TEXT_BYTES_MAX, TEXT_TOO_LARGE, Content, LeftOut, seen
+from lnk.documents.parts import relations
 from lnk.documents.wordstyles import LEVELS, Numbers, Styles, outline, symbol_of
 from lnk.documents.wordxml import (
     AUTHOR,
@@ -76,28 +75,22 @@ def read(data: bytes) -> Content:
 # ---------------------------------------------------------------- parts
 
 
-class _Relation(NamedTuple):
-    identity: str
-    kind: str  # the last word of its type
-    part: str
-
-
 class _Package:
     """The document's parts. One is read once, however often it is named."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self._top = self._relations("")
-        self.main = next((each.part for each in self._top if each.kind == "officeDocument"), "word/document.xml")
+        self._top = relations(archive)
+        self.main = next((each.path for each in self._top if each.kind == "officeDocument"), "word/document.xml")
         if self.main not in archive:
             raise LeftOut(DAMAGED)
-        self._own = self._relations(self.main)
-        self._identities = {each.identity: each.part for each in self._own if each.part != self.main}
+        self._own = relations(archive, self.main)
+        self._identities = {each.id: each.path for each in self._own if each.path != self.main}
         self._read: set[str] = set()
 
     def related(self, kind: str) -> list[str]:
         """The parts of that kind that belong to the main one."""
-        return [each.part for each in self._own if each.kind == kind and each.part != self.main]
+        return [each.path for each in self._own if each.kind == kind and each.path != self.main]
 
     def identified(self, identity: str) -> str | None:
         """The part that the main one names so."""
@@ -138,7 +131,7 @@ class _Package:
 
         for each in self._top:
             if each.kind == kind:
-                self._parse_beside(each.part, start, text)
+                self._parse_beside(each.path, start, text)
                 break
         return "".join(found)
 
@@ -150,25 +143,6 @@ class _Package:
         except LeftOut as reason:
             if str(reason) != DAMAGED:
                 raise
-
-    def _relations(self, part: str) -> list[_Relation]:
-        """What a part, or with "" the package, is related to, within the archive."""
-        folder, name = posixpath.split(part)
-        found: list[_Relation] = []
-
-        def start(tag: str, attributes: Attributes) -> None:
-            if local(tag) == "Relationship" and attributes.get("TargetMode") != "External":
-                kind = attributes.get("Type", "").rpartition("/")[2]
-                target = self._target(folder, attributes.get("Target", ""))
-                found.append(_Relation(attributes.get("Id", ""), kind, target))
-                check_entries(found)
-
-        self._parse_beside(posixpath.join(folder, "_rels", name + ".rels"), start, lambda _: None)
-        return found
-
-    def _target(self, folder: str, target: str) -> str:
-        path = posixpath.normpath(posixpath.join("/", folder, target.replace("\\", "/"))).lstrip("/")
-        return path if path in self._archive else unquote(path)
 
 
 class _Room:

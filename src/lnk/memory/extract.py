@@ -5,19 +5,17 @@ kernel lock; the others see in the index how many are left.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lnk.documents.cage import Cage, Stopped
 from lnk.documents.content import KINDS, LeftOut, kind_of
-from lnk.errors import LinkError, from_os
+from lnk.errors import LinkError
 from lnk.memory.index import Found, Index
 from lnk.memory.parse import Parsed, left_out, parse_content
 from lnk.memory.walk import RACY_NS, Source, stamp
@@ -125,7 +123,7 @@ class Extraction:
         """All that waits is read, two at once; what comes meanwhile takes its place by its time."""
         from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-        with self._alone(index) as alone, ThreadPoolExecutor(AT_ONCE, "document") as pool:
+        with index.state.alone(LOCK, wait=False) as alone, ThreadPoolExecutor(AT_ONCE, "document") as pool:
             if not alone:
                 return
             queue, tried = waiting(index), set[str]()
@@ -189,24 +187,6 @@ class Extraction:
         with index.alone(), index.writing(durable=one.digest is None):
             if index.value("SELECT 1 FROM documents WHERE path = ? AND stamp = x''", one.path):
                 index.put([taken], index.tick())
-
-    @contextmanager
-    def _alone(self, index: Index) -> Iterator[bool]:
-        """Holds the kernel lock of whoever reads documents for this index; False where another process has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(LOCK, flags, 0o600, dir_fd=index.state.fd)
-        except OSError as error:
-            raise from_os(error, f"lock the documents in {index.state.path}") from None
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
-        finally:
-            os.close(fd)
 
 
 def plugin() -> str | None:

@@ -5,7 +5,6 @@ is missing, broken, another program's or a newer version's is made again, and th
 """
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -184,15 +183,8 @@ class Index:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Holds the kernel lock under which the index is brought up to date: one process at a time."""
-        try:
-            fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.state.fd)
-        except OSError as error:
-            raise from_os(error, f"lock the index in {self.state.path}") from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with self.state.alone(LOCK):
             yield
-        finally:
-            os.close(fd)
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[None]:

@@ -7,18 +7,16 @@ every question, so that the vectors of two models are never compared.
 """
 
 import contextlib
-import fcntl
 import os
 import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from lnk.errors import Unavailable, from_os
+from lnk.errors import Unavailable
 from lnk.folder import Folder
 from lnk.memory import embedded
 from lnk.memory.embedded import Kept, Progress
@@ -380,7 +378,7 @@ class Meaning:
         now = bound.at(index)
         if model.whole_at == now:
             return Turn.DONE
-        with self._alone() as alone:
+        with self._state.alone(LOCK, wait=False) as alone:
             if not alone:
                 return Turn.ELSEWHERE
             if not self._waiting(index, model, bound, short=short):
@@ -443,24 +441,6 @@ class Meaning:
             whole = iter(quantize([vector for vector in made if vector is not None]))
             vectors |= {text: b"" if vector is None else next(whole) for text, vector in zip(new, made, strict=True)}
         embedded.keep(index, bound.id, [(one, vectors[one.text]) for one in items])
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Holds the kernel lock of whoever embeds over this index; False where another process has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(LOCK, flags, 0o600, dir_fd=self._state.fd)
-        except OSError as error:
-            raise from_os(error, f"lock the vectors in {self._state.path}") from None
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
-        finally:
-            os.close(fd)
 
 
 def _encode(model: _Model, texts: Sequence[str]) -> list[bytes | None]:
