@@ -94,6 +94,15 @@ def test_a_document_that_changes_or_goes_is_found_by_what_it_says_now(place, ses
     assert "removed" not in memory.list(since=now)
 
 
+@pytest.mark.requirement("CONTRACT-15")
+def test_what_a_document_said_before_is_overwritten_in_the_index(place, session):
+    place.write("memory/note.docx", word("The password is hollyhock."))
+    memory = read(session())
+    place.write("memory/note.docx", word("There is no such thing."))
+    assert soon(lambda: memory.paths("thing") == ["memory/note.docx"])
+    assert soon(lambda: not any(b"hollyhock" in file.read_bytes() for file in place.state.iterdir()))
+
+
 @pytest.mark.requirement("INDEX-5", "INDEX-6")
 def test_a_document_that_cannot_be_read_is_left_out_whole_with_its_reason_and_costs_no_other(place, session):
     locked = b"/Encrypt<</Filter/Standard/V 1/R 2/O<%s>/U<%s>/P -4>>/ID[<00><00>]" % (b"11" * 32, b"22" * 32)

@@ -125,7 +125,7 @@ class Keeper:
                 self._full = True
                 self._asked += 1
                 self._state.notify_all()
-                return Freshness(None, self._stale)
+                return self._freshness(self._documents.left)
             mine = self._asked
             until = began + (wait_s if wait_s is not None else WAIT_S if self._complete else FIRST_WAIT_S)
             told = -1
@@ -139,12 +139,16 @@ class Keeper:
                     progress(self._done, self._of)
             if self._answered < mine and (self._done < self._of or not self._complete):
                 return Freshness((self._done, self._of), self._stale)
-            left = self._documents_left(
-                progress, until if wait_s else min(until, time.monotonic() + DOCUMENTS_WAIT_S), wait_s is not None
-            )
-            return Freshness((self._of - left, self._of) if left else None, self._stale)
+            if wait_s is None:
+                until = min(until, time.monotonic() + DOCUMENTS_WAIT_S)
+            return self._freshness(self._documents_left(progress, until, whole=wait_s is not None))
 
-    def _documents_left(self, progress: Callable[[int, int], None] | None, until: float, whole: bool) -> int:
+    def _freshness(self, left: int) -> Freshness:
+        """With so many documents left to read."""
+        left = min(left, self._of)
+        return Freshness((self._of - left, self._of) if left else None, self._stale)
+
+    def _documents_left(self, progress: Callable[[int, int], None] | None, until: float, *, whole: bool) -> int:
         """How many documents wait to be read, after a moment where that are few; `whole`: after all, if need be."""
         told = -1
         while (left := self._documents.left) and (whole or left <= DOCUMENTS_FEW) and not self._given_up:
@@ -154,10 +158,11 @@ class Keeper:
                 told = left
                 progress(self._of - left, self._of)
             self._state.wait(min(max(0.0, until - time.monotonic()), TELL_S))
-        return min(left, self._of)
+        return left
 
     def _document_read(self) -> None:
         with self._state:
+            self._unclean = self._unclean or not self._documents.left  # what was there before leaves the log too
             self._state.notify_all()
         if self._told:
             self._told()
