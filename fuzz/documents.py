@@ -55,6 +55,7 @@ KEPT: Final = frozenset((CRASHED, TOO_LONG, TOO_MUCH_MEMORY))  # no faults, for 
 AT_ONCE: Final = 2
 SLICE: Final = 25  # mutations that a process is given at once
 LOOK_S: Final = 0.5
+SAY_S: Final = 2.0
 FILE_BYTES_MAX: Final = 4 << 20  # larger ones take their time and break in the same ways
 PARTS_BYTES_MAX: Final = 16 << 20  # unpacked, to be broken within
 CHANGES_MAX: Final = 12
@@ -86,23 +87,25 @@ class Outcome(NamedTuple):
 
 
 @cache
-def files(folder: Path, kind: str) -> list[tuple[str, bytes]]:
-    """The name and the bytes of every document of a kind in a folder, in the order of their names."""
+def files(folder: Path, kind: str) -> list[Path]:
+    """Every document of a kind in a folder, in the order of their paths."""
     found = sorted(path for path in folder.rglob("*") if kind_of(path.name) == kind and path.is_file())
-    return [(path.name, path.read_bytes()) for path in found if path.stat().st_size <= FILE_BYTES_MAX]
+    return [path for path in found if 0 < path.stat().st_size <= FILE_BYTES_MAX]
 
 
 def broken(kind: str, number: int, seed: int, folder: Path) -> tuple[str, bytes]:
-    """The name of a file of that kind, and the `number`-th mutation of it: the same for the same seed and folder."""
+    """The name of a file of that kind, and the `number`-th mutation of it: the same for the same seed and folder.
+
+    Nothing is kept of it: what this process holds, a child that is forked from it holds too.
+    """
     chance = random.Random(f"{seed} {kind} {number}")
-    there = files(folder, kind)
-    name, data = chance.choice(there)
-    _, other = chance.choice(there)
+    one, another = chance.choice(files(folder, kind)), chance.choice(files(folder, kind))
+    data, other = one.read_bytes(), another.read_bytes()
     if chance.random() < 0.5:
         within = _pdf_within(data, chance) if kind == "pdf" else _zip_within(data, other, chance)
         if within is not None:
-            return name, within
-    return name, _mutated(data, other, chance)
+            return one.name, within
+    return one.name, _mutated(data, other, chance)
 
 
 def _mutated(data: bytes, other: bytes, chance: random.Random) -> bytes:
@@ -178,7 +181,6 @@ def _zip_within(data: bytes, other: bytes, chance: random.Random) -> bytes | Non
     return out.getvalue()
 
 
-@cache
 def _parts(data: bytes) -> Mapping[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -383,7 +385,7 @@ def run(asked: Asked, work: Iterator[tuple[str, range]], until: float) -> _Summa
                 done, running = wait(running, LOOK_S, FIRST_COMPLETED)
                 for each in done:
                     found.add(each.result())
-                if time.monotonic() - said > 5:
+                if time.monotonic() - said > SAY_S:
                     said = time.monotonic()
                     _say(f"{found.count:,} in {said - began:.0f} s; {len(found.told)} told of")
     except BrokenProcessPool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CODE = [folder for folder in ("src", "tests", "bench") if (ROOT / folder).is_dir()]
+CODE = [folder for folder in ("src", "tests", "bench", "fuzz") if (ROOT / folder).is_dir()]
 EXAMPLE = ROOT / "src" / "lnk" / "example"  # a person's files: they may be written in any way
 MADE = {"__pycache__", "build", "dist", "node_modules"}
 
@@ -97,7 +97,12 @@ LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 PAGES = [
     str(path.relative_to(ROOT))
-    for path in [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("bench/*.md"))]
+    for path in [
+        *sorted(ROOT.glob("*.md")),
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *sorted(ROOT.glob("bench/*.md")),
+        *sorted(ROOT.glob("fuzz/*.md")),
+    ]
 ]
 
 

@@ -386,6 +386,16 @@ def test_what_the_plain_version_of_a_mail_leaves_out_is_still_named() -> None:
     assert read("eml", whole).text == "said\n\nAttachment: a;b.pdf\n"
 
 
+def test_a_part_that_is_named_as_many_sheets_is_read_once() -> None:
+    book = parts(xlsx({"One": row(1, "needle")}))
+    one = '<sheet name="One" sheetId="1" r:id="s1"/>'
+    many = "".join(f'<sheet name="S{at}" sheetId="{at}" r:id="s1"/>' for at in range(2, 500))
+    listed = book["xl/workbook.xml"]
+    told = (listed.decode() if isinstance(listed, bytes) else listed).replace(one, one + many)
+    assert told.count("<sheet ") == 499
+    assert read("xlsx", zipped({**book, "xl/workbook.xml": told})).text == "## One\n\nneedle\n"
+
+
 def test_rows_far_from_each_other_are_left_out_before_they_take_memory() -> None:
     far = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>2</v></c></row>'
     assert left_out("xlsx", xlsx({"Sheet": far})) == TOO_MUCH_MEMORY

@@ -16,11 +16,22 @@ from math import hypot
 from typing import Any, Final
 
 import pypdf
+import pypdf.errors
 import pypdfium2  # type: ignore[import-untyped]
 import pypdfium2.raw as pdfium  # type: ignore[import-untyped]
 
 from lnk.documents import layout
-from lnk.documents.content import DAMAGED, ENCRYPTED, NO_TEXT, TEXT_BYTES_MAX, TEXT_TOO_LARGE, Content, LeftOut, seen
+from lnk.documents.content import (
+    BOMB,
+    DAMAGED,
+    ENCRYPTED,
+    NO_TEXT,
+    TEXT_BYTES_MAX,
+    TEXT_TOO_LARGE,
+    Content,
+    LeftOut,
+    seen,
+)
 
 PAGES_MAX: Final = 5_000
 TOO_MANY_PAGES: Final = "it has over 5,000 pages"
@@ -304,6 +315,8 @@ def read_again(data: bytes) -> Content:
         return _by_pypdf(pypdf.PdfReader(io.BytesIO(data)))
     except (LeftOut, MemoryError):
         raise
+    except pypdf.errors.LimitReachedError:
+        raise LeftOut(BOMB) from None
     except Exception:  # pypdf raises of many kinds at a damaged file
         raise LeftOut(DAMAGED) from None
 

@@ -46,10 +46,14 @@ def read(data: bytes) -> Content:
             xml.parse(archive.read(relation.path), remarks.start, remarks.end, remarks.text)
     checked, errors = _checked(archive)
     flow = Flow()
+    done = set[str]()
     try:
         with calamine.CalamineWorkbook.from_filelike(io.BytesIO(checked)) as workbook:
             for metadata in workbook.sheets_metadata:
                 path = paths.get(book.sheets.get(metadata.name, ""), "")
+                if path in done:  # a hostile workbook names one part five hundred times
+                    continue
+                done.add(path)
                 if metadata.typ == calamine.SheetTypeEnum.WorkSheet:
                     _write(workbook.get_sheet_by_name(metadata.name), errors.get(path, {}), flow)
                 _write_beside(archive, path, remarks, flow)
