@@ -31,7 +31,7 @@ VERSION_FIRST: Final = 30  # as many as an answer shows
 VERSION_WORDS: Final = 0.5  # the shorter one has at least half as many
 COVERING: Final = 3  # documents of the words' list of which the best says how much of the question words cover
 WORDS_LEAST: Final = 0.2  # the words' share where their best documents hold nothing of the question,
-WORDS_SPAN: Final = 0.8  # and how much it grows to where one holds all: then they decide
+WORDS_SPAN: Final = 0.7  # and how much it grows to where one holds all
 # Two neighbours of a script without spaces are seldom both of one word, so no document covers all of a question:
 # cmrc2018_zh hit@1 0.942 -> 0.977, jsquad_ja 0.902 -> 0.924, and across languages as before.
 UNSPACED_COVERS: Final = 3.0
