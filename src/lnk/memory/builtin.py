@@ -61,19 +61,25 @@ class Builtin:
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._closed = False
+        self._alone: tuple[_Child, str, bytes] | None = None  # the last text that a child had alone, and its vector
 
     def encode(self, texts: Sequence[str], *, query: bool = False) -> list[bytes | None]:
         """Vectors of length 1 (512 float32). Raises Unavailable where the child ended, or does not answer in time."""
         if not texts:
             return []
         child = self._running()
-        # One text alone, as the fixed sentence that goes with each question, does not wait behind a batch of documents.
+        # One text alone, as the fixed sentence that goes with each question, does not wait behind a batch of documents;
+        # asked again of the same child it is what it was, which saves each question 3 ms.
+        if len(texts) == 1 and not query and (had := self._alone) and had[:2] == (child, texts[0]):
+            return [had[2]]
         vectors = child.ask(query or len(texts) == 1, texts, QUERY_S if query else DOCUMENTS_S)
         size = DIMS * 4
         if vectors is None or len(vectors) != size * len(texts):
             if vectors is None and not query:
                 child.end()  # it ended by itself, or hangs: the next is asked of another
             raise Unavailable("The built-in encoder did not answer; it is asked again later.")
+        if len(texts) == 1 and not query:
+            self._alone = (child, texts[0], vectors)
         return [vectors[at : at + size] for at in range(0, len(vectors), size)]
 
     def knows(self, text: str) -> bool:
