@@ -19,7 +19,6 @@ import pytest
 
 from ends import caged
 from ends.faults import needs_root, skip_loudly, soon
-from lnk import confine
 from lnk.documents.cage import Cage, Stopped
 from lnk.documents.child import FILE_TOO_LARGE, Limits
 from lnk.documents.content import (
@@ -110,12 +109,6 @@ def test_it_is_given_the_document_and_nothing_else(monkeypatch: pytest.MonkeyPat
         os.set_inheritable(held.fileno(), True)
         given = json.loads(do("about").text)
     assert given == {"environment": {}, "descriptors": [0, 1, 2], "nice": os.getpriority(os.PRIO_PROCESS, 0) + 10}
-
-
-def test_what_stays_open_on_this_machine_is_said() -> None:
-    assert Cage().open_points() == confine.open_points()
-    [said] = Cage("/bin/true").open_points()
-    assert "/bin/true" in said
 
 
 # ---------------------------------------------------------------- what it says

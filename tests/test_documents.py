@@ -169,7 +169,7 @@ def test_notes_are_searchable_before_the_first_document_is_read_and_the_answer_s
 
 
 @pytest.mark.requirement("INDEX-12")
-def test_two_sessions_over_one_index_read_each_document_once(place, session):
+def test_two_sessions_over_one_index_find_every_document(place, session):
     for number in range(12):
         place.write(f"memory/p{number}.pdf", document([lines([f"The paper number{number}x."])]))
     one, two = session(), session()

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -413,19 +412,6 @@ def test_where_no_runtime_has_the_model_the_built_in_encoder_ranks_and_status_sa
         assert whole.finds_by_meaning(session, "vehicle")[0] == "memory/garage.md"
     shown = whole.shows("agent", "memory", "status")
     assert re.search(r"meaning +(\d+) of \d+ passages embedded \(builtin, 512 numbers\)", shown)
-
-
-def test_what_asks_no_question_embeds_nothing(whole):
-    whole.shows("agent", "memory", "list")
-    whole.shows("agent", "memory", "read", "memory/garage.md")
-    whole.shows("agent", "memory", "links", "memory/garage.md")
-    (database,) = whole.link.rglob("index.sqlite")
-    with contextlib.closing(sqlite3.connect(database)) as index:
-        assert index.execute("SELECT count(*) FROM documents").fetchone()[0] > 0
-        assert index.execute("SELECT count(*) FROM models").fetchone() == (0,)
-    whole.shows("agent", "memory", "search", "vehicle")
-    with contextlib.closing(sqlite3.connect(database)) as index:
-        assert index.execute("SELECT name FROM models").fetchall() == [("builtin",)]
 
 
 def test_without_the_encoder_try_does_not_wait_and_says_nothing_of_meaning(owner, notes):

@@ -35,7 +35,16 @@ LAYERS: dict[str, Layer] = {
         ),
     ),
     "lnk.service": Layer(
-        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.documents", "lnk.memory"),
+        own=(
+            "lnk.errors",
+            "lnk.confine",
+            "lnk.folder",
+            "lnk.lines",
+            "lnk.mcp",
+            "lnk.contract",
+            "lnk.documents",
+            "lnk.memory",
+        ),
         distributions=("msgspec",),
     ),
     "lnk.models": Layer(own=("lnk.errors", "lnk.contract"), distributions=("msgspec",)),

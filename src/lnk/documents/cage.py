@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from lnk import confine
 from lnk.documents import child
 from lnk.documents.child import LIMITS, Limits
 from lnk.documents.content import AGAIN, CRASHED, KINDS, TEXT_BYTES_MAX, TOO_LONG, Content, Kind, LeftOut
@@ -87,12 +86,6 @@ class Cage:
             self._stopped = True
             for pid in self._running:
                 _kill(pid)
-
-    def open_points(self) -> list[str]:
-        """What a document that takes its reader over could still do, in plain words; empty where that is nothing."""
-        if self._program is None:
-            return confine.open_points()
-        return [f"{self._program} is held by limits alone, but for what it closes itself"]
 
     def _start(self, fd: int, argv: list[str]) -> subprocess.Popen[bytes]:
         """A child that reads the file. Raises OSError, and Stopped."""

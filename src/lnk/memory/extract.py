@@ -72,9 +72,9 @@ class Extraction:
         self.left = 0
 
     def poke(self, left: int) -> None:
-        """So many may be waiting now. The thread is started with the first."""
+        """So many at least may be waiting now. The thread is started with the first."""
         with self._changed:
-            self.left = left
+            self.left = max(self.left, left)
             self._poked = True
             self._changed.notify_all()
             if self._thread is None and not self._stopping and left:

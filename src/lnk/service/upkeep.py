@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from lnk import confine
 from lnk.contract.spec import BUILTIN, Spec, parse_spec
-from lnk.documents.cage import Cage
 from lnk.documents.content import FILE_BYTES_MAX
 from lnk.errors import LinkError, Unavailable
 from lnk.folder import Folder, make_folder, must_be_folder
@@ -99,7 +99,7 @@ def _status(index: Index, held: Folder, sources: list[Source], state: str) -> di
         "folders": [source.path for source in sources],
         "state": state,
     }
-    if open_to := Cage().open_points():
+    if open_to := confine.open_points():
         found["parsers"] = open_to
     if again := index.fact("again"):
         found["made_again"] = f"{again}; first-seen times and the removed list from before are lost"
