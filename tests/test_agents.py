@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from conftest import Person
-from lnk.agent.folders import Agents
-from lnk.agent.memory import program_of, serve_of
+from lnk.agent.engine import program_of
+from lnk.agent.folders import Agent, Agents
+from lnk.agent.memory import engine_of
+from lnk.contract.memory import Serve
 from lnk.errors import Missing, Refused
+from lnk.sandbox.ways import best
 
 INVALID, REFUSED, MISSING, CONFLICT, CORRUPT = 10, 11, 12, 13, 16
 ID = r"a_[a-z2-7]{12}"
@@ -230,6 +233,7 @@ def test_removing_does_not_say_that_documents_stay_which_it_deletes(person):
         ('id = "a_short"\nname = "max"\nowner = "me"\ncreated = "2026-01-01T00:00:00Z"\n', "a_short"),
         ('id = "a_abcdefgh2345"\nname = 3\nowner = "me"\ncreated = "2026-01-01T00:00:00Z"\n', "name"),
         ('id = "a_abcdefgh2345"\nname = "max"\nowner = "me"\ncreated = ""\ndocuments = []\n', "documents"),
+        ('id = "a_abcdefgh2345"\nname = "max"\nowner = "me"\ncreated = ""\ndocument = "/x"\n', "`document`"),
     ],
 )
 def test_a_corrupt_file_of_an_agent_is_said_and_left_as_it_is(person, text, names):
@@ -295,7 +299,8 @@ def test_an_agent_whose_folder_is_renamed_answers_to_its_new_name(person):
     assert person.json("memory", "search", "lease", "--agent", "moritz")["results"]
     shown = person.shows("memory", "setup", "cursor", "--agent", "moritz", "--print")
     entry = json.loads(shown.partition("\n")[2])["mcpServers"]
-    assert [each["args"][-1] for each in entry.values()] == ["moritz"]
+    tool = f"memory-{person.json('show', 'moritz')['id']}"  # what a client was told before still holds
+    assert [each["args"][-1] for each in entry.values()] == [tool]
     assert [agent["name"] for agent in person.json("list")] == ["moritz"]
 
 
@@ -316,6 +321,11 @@ def prints(engine: Path, text: str) -> None:
     engine.chmod(0o755)
 
 
+def serve_of(agent: Agent, engine: str = "link", *, words_alone: bool = False) -> Serve:
+    """What the engine's command prints for the agent, in the sandbox that this machine has."""
+    return engine_of(agent, os.environ, best(os.environ), engine, words_alone=words_alone).command()
+
+
 @pytest.mark.requirement("NAME-1")
 def test_an_engines_program_is_told_by_its_name_and_only_link_has_another(engine):
     prints(engine, "{}")
@@ -332,7 +342,7 @@ def test_words_alone_leave_the_rest_of_what_the_agents_spec_says(tmp_path):
         ('[tool.memory]\nmodel = "bge-m3"\ntokens = 900\n', '{"model":"none","tokens":900}'),
     ):
         Path(agent.own, "spec.toml").write_text(spec)
-        argv = serve_of(agent, os.environ, words_alone=True).argv
+        argv = serve_of(agent, words_alone=True).argv
         assert json.loads(argv[argv.index("--spec") + 1]) == json.loads(told)
 
 
@@ -340,13 +350,13 @@ def test_words_alone_leave_the_rest_of_what_the_agents_spec_says(tmp_path):
 def test_a_command_that_names_another_program_than_the_engines_is_refused(engine, tmp_path):
     agent = Agents(str(tmp_path / "Link")).new("max")
     prints(engine, '{"argv": ["lnk-acme", "serve", "--with", "it"], "allow": ["search"]}')
-    assert serve_of(agent, os.environ, "acme").argv == [str(engine), "serve", "--with", "it"]
+    assert serve_of(agent, "acme").argv == [str(engine), "serve", "--with", "it"]
     for argv in (["/bin/sh", "-c", "id"], ["lnk-link-memory", "serve"], ["lnk-acme-2"], ["../lnk-acme/x"], [""], []):
         prints(engine, json.dumps({"argv": argv}))
         with pytest.raises(Refused, match="another program"):
-            serve_of(agent, os.environ, "acme")
+            serve_of(agent, "acme")
     prints(engine, '{"argv": ["/elsewhere/lnk-acme", "serve"]}')
-    assert serve_of(agent, os.environ, "acme").argv[0] == str(engine)  # ours, wherever it says that it lies
+    assert serve_of(agent, "acme").argv[0] == str(engine)  # ours, wherever it says that it lies
 
 
 def test_what_an_engine_prints_that_is_no_command_is_refused(engine, tmp_path):
@@ -354,6 +364,6 @@ def test_what_an_engine_prints_that_is_no_command_is_refused(engine, tmp_path):
     for text in ("", "no json", "[]", "{}", '{"argv": "lnk-acme"}', '{"argv": ["lnk-acme"], "root": true}'):
         prints(engine, text)
         with pytest.raises(Exception, match="lnk-acme") as raised:
-            serve_of(agent, os.environ, "acme")
+            serve_of(agent, "acme")
         assert getattr(raised.value, "status", 1) in (INVALID, REFUSED, CORRUPT)
     shutil.rmtree(tmp_path / "bin")

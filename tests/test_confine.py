@@ -1,10 +1,12 @@
 """What a process gave up it cannot have again, whoever it is, and what could not be closed is said."""
 
+import errno
 import json
 import mmap
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from ends import caged
 from ends.faults import needs_root, skip_loudly
 from lnk import confine
+from lnk.confine import filters
 
 HERE: Final = Path(__file__).parent
 NOBODY: Final = 65534
@@ -225,3 +228,169 @@ def test_it_ends_with_the_process_that_started_it_and_at_once_where_that_ended_b
     assert killed.returncode == -signal.SIGKILL
     late = run(f"{begin}print(subprocess.run([*argv, '1']).returncode)")
     assert late.stdout == "1\n"
+
+
+# ---------------------------------------------------------------- what is left to a program
+
+ALLOWED: Final = "allowed"
+KILLED: Final = "killed"
+MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+
+def decided(code: bytes, machine: int, number: int, *arguments: int) -> str:
+    """What a filter answers to a call: the kernel's own reading of its steps, in a few lines."""
+    data = struct.pack("=iIQ6Q", number, machine, 0, *arguments, *[0] * (6 - len(arguments)))
+    steps = list(struct.iter_unpack("=HBBI", code))
+    at = held = 0
+    while True:
+        kind, yes, no, value = steps[at]
+        at += 1
+        if kind == 0x20:
+            held = struct.unpack_from("=I", data, value)[0]
+        elif kind == 0x54:
+            held &= value
+        elif kind == 0x06:
+            answers = {0x7FFF0000: ALLOWED, 0x80000000: KILLED}
+            return answers.get(value) or errno.errorcode[value & 0xFFFF]
+        else:
+            true = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[kind]
+            at += yes if true else no
+
+
+@pytest.fixture(params=list(MACHINES))
+def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """A machine's column in the tables, and its name in a filter's data."""
+    found = MACHINES[request.param]
+    monkeypatch.setattr(filters, "machine", lambda: found)
+    return found
+
+
+def program(*, changing: bool = True, **sockets: bool) -> bytes:
+    code = filters.for_program(filters.Sockets(**sockets), changing=changing)
+    assert code
+    return code
+
+
+CALLS: Final = {  # a call by (x86_64, aarch64), its arguments, and what it comes to in a sandbox
+    "ptrace": ((101, 117), (), "EPERM"),
+    "mount": ((165, 40), (), "EPERM"),
+    "unshare": ((272, 97), (0x10000000,), "EPERM"),
+    "io_uring_setup": ((425, 425), (), "EPERM"),
+    "keyctl": ((250, 219), (), "EPERM"),
+    "bpf": ((321, 280), (), "EPERM"),
+    "clone3": ((435, 435), (), "ENOSYS"),
+    "clone": ((56, 220), (0x11,), ALLOWED),
+    "clone into a name space": ((56, 220), (0x10000011,), "EPERM"),
+    "personality": ((135, 92), (0x0040000,), "EPERM"),
+    "asking for the personality": ((135, 92), (0xFFFFFFFF,), ALLOWED),
+    "a request to a terminal": ((16, 29), (0, 0x5401), ALLOWED),
+    "typing for a terminal": ((16, 29), (0, 0x5412), "EPERM"),
+    "typing with more bits": ((16, 29), (0, 0x1_0000_5412), "EPERM"),
+    "opening": ((257, 56), (), ALLOWED),
+    "Landlock": ((444, 444), (), ALLOWED),
+    "seccomp": ((317, 277), (), ALLOWED),
+    "watching files": ((254, 27), (), ALLOWED),
+    "a mode": ((91, 52), (), ALLOWED),
+    "another's priority": ((141, 140), (0, 5), ALLOWED),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_program_in_a_sandbox_keeps_the_calls_that_programs_need_and_no_others(
+    on: tuple[int, int], name: str
+) -> None:
+    numbers, arguments, comes_to = CALLS[name]
+    assert decided(program(), on[1], numbers[on[0]], *arguments) == comes_to
+
+
+@pytest.mark.parametrize(
+    ("numbers", "arguments", "comes_to"),
+    [
+        ((91, 52), (), "EPERM"),
+        ((280, 88), (), "EPERM"),
+        ((188, 5), (), "EPERM"),
+        ((16, 29), (3, 0x40086602), "EPERM"),
+        ((141, 140), (0, 0), ALLOWED),
+        ((141, 140), (0, 5), "EPERM"),
+        ((141, 140), (2, 0), "EPERM"),
+        ((302, 261), (0,), ALLOWED),
+        ((302, 261), (1,), "EPERM"),
+    ],
+)
+def test_without_name_spaces_it_changes_no_file_and_no_process_by_a_call_that_landlock_does_not_know(
+    on: tuple[int, int], numbers: tuple[int, int], arguments: tuple[int, ...], comes_to: str
+) -> None:
+    assert decided(program(changing=False), on[1], numbers[on[0]], *arguments) == comes_to
+
+
+UNIX, INET, INET6, NETLINK, VSOCK = 1, 2, 10, 16, 40
+STREAM, DGRAM, RAW, WITH_FLAGS = 1, 2, 3, 0x80801
+
+
+@pytest.mark.parametrize(
+    ("sockets", "may"),
+    [
+        ({}, set()),
+        ({"unix": True}, {(UNIX, STREAM, 0), (UNIX, DGRAM, 0), (UNIX, WITH_FLAGS, 0)}),
+        ({"tcp": True}, {(INET, STREAM, 0), (INET, STREAM, 6), (INET6, STREAM, 0), (INET, WITH_FLAGS, 0)}),
+        (
+            {"network": True},
+            {(INET, STREAM, 0), (INET, STREAM, 6), (INET6, STREAM, 0), (INET, WITH_FLAGS, 0)}
+            | {(INET, DGRAM, 0), (INET, DGRAM, 17), (NETLINK, RAW, 0)},
+        ),
+    ],
+)
+def test_a_socket_is_made_only_of_a_kind_that_it_was_given(
+    on: tuple[int, int], sockets: dict[str, bool], may: set[tuple[int, int, int]]
+) -> None:
+    asked = {
+        *((UNIX, kind, 0) for kind in (STREAM, DGRAM, WITH_FLAGS)),
+        *((INET, STREAM, protocol) for protocol in (0, 6, 132, 256, 262)),
+        *((INET, kind, 0) for kind in (DGRAM, RAW, WITH_FLAGS)),
+        *((INET, DGRAM, 17), (INET6, STREAM, 0), (NETLINK, RAW, 0), (NETLINK, RAW, 9), (VSOCK, STREAM, 0)),
+        *((family, RAW, 0) for family in (17, 31, 38, 44)),
+    }
+    number = (41, 198)[on[0]]
+    came = {each: decided(program(**sockets), on[1], number, *each) for each in asked}
+    assert {each for each, answer in came.items() if answer == ALLOWED} == may
+    assert set(came.values()) <= {ALLOWED, "EAFNOSUPPORT"}
+
+
+def test_a_pair_of_sockets_is_left_but_for_one_that_could_be_led_to_any_other(on: tuple[int, int]) -> None:
+    number = (53, 199)[on[0]]
+    answers = [decided(program(), on[1], number, *each) for each in ((UNIX, STREAM), (UNIX, 5), (UNIX, DGRAM), (30, 1))]
+    assert answers == [ALLOWED, ALLOWED, "EAFNOSUPPORT", "EAFNOSUPPORT"]
+    assert decided(program(unix=True), on[1], number, UNIX, DGRAM) == ALLOWED
+
+
+def test_a_call_of_another_table_ends_a_program(on: tuple[int, int]) -> None:
+    other = MACHINES["aarch64" if on[0] == 0 else "x86_64"][1]
+    assert decided(program(), other, 0) == KILLED
+    assert decided(program(), 0x40000003, 0) == KILLED
+    if on[0] == 0:
+        assert decided(program(), on[1], 0x40000000 + 39) == KILLED
+
+
+def test_where_the_calls_of_a_machine_are_not_known_there_is_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "machine", lambda: None)
+    assert filters.for_program(filters.Sockets()) is filters.compute_only() is None
+
+
+def test_a_file_is_given_what_a_file_can_have_and_a_folder_all(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("text")
+    done = run(
+        f"os.chdir({str(tmp_path)!r})\n"
+        "from lnk.confine import filters\n"
+        "files = confine.Files()\n"
+        "files.allow(os.open('file', os.O_PATH), confine.WRITE)\n"
+        "print(confine.keep_to(files.fd, filters.for_program(filters.Sockets(), changing=False)))\n"
+        "open('file', 'a').write('more')\n"
+        "for each in (lambda: open('new', 'w'), lambda: os.listdir('.'), lambda: os.chmod('file', 0o600)):\n"
+        "    try: each()\n"
+        "    except PermissionError: print('refused')\n"
+    )
+    if "no Landlock" in done.stderr:
+        skip_loudly("this kernel has no Landlock")
+    assert (done.stdout, done.stderr) == ("True\nrefused\nrefused\nrefused\n", "")
+    assert file.read_text() == "textmore"

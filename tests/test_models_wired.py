@@ -19,7 +19,9 @@ from ends.model_server import ModelServer
 from ends.runtimes import Answering, Reply, Request, Server, as_json, ended, install, lm_studio, ollama
 from ends.test_cli import ctrl_c_at, gone, on_terminal
 from lnk.contract.embedding import Address, parse_address
+from lnk.errors import NoSandbox
 from lnk.models.facts import read_catalogue
+from lnk.sandbox.ways import Way, best
 from test_models import unused_port
 
 WAIT_S: Final = 30
@@ -27,6 +29,18 @@ TRIES: Final = 1000  # within WAIT_S
 LINUX: Final = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="NOT TESTED: it is seen in /proc")
 MODEL: Final = "qwen3-embedding"
 INTERRUPTED: Final = 130
+
+
+def _opens() -> bool:
+    try:
+        return best(os.environ).way is not Way.LANDLOCK
+    except NoSandbox:
+        return False
+
+
+OPENS: Final = pytest.mark.skipif(
+    not _opens(), reason="NOT TESTED: no sandbox works here that has an opening to a model"
+)
 
 Serve = Callable[[Answering], Server]
 
@@ -77,8 +91,8 @@ class Owner(Person):
 
     def told(self, session: Session) -> Address | None:
         """The address that the engine was given."""
-        variables = Path(f"/proc/{session._process.pid}/environ").read_bytes().decode().split("\0")
-        (told,) = (line.partition("=")[2] for line in variables if line.startswith("LNK_MEMORY_MODEL="))
+        variables = [line for pid in beneath(session._process.pid) for line in environment(pid)]
+        (told,) = {line.partition("=")[2] for line in variables if line.startswith("LNK_MEMORY_MODEL=")}
         return parse_address(told)
 
 
@@ -152,9 +166,30 @@ def children(process: int) -> dict[int, str]:
     return found
 
 
+def beneath(process: int) -> list[int]:
+    """This process and all that it and its own started."""
+    found = [process]
+    for each in found:
+        found += children(each)
+    return found
+
+
+def environment(process: int) -> list[str]:
+    """The variables that it was started with."""
+    with contextlib.suppress(OSError):  # it has just ended
+        return Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+    return []
+
+
+def beside(session: int) -> dict[int, str]:
+    """What runs beside an engine: what its session started that is not the inside of its sandbox."""
+    return {pid: argv for pid, argv in children(session).items() if " --args " not in argv}
+
+
 # ---------------------------------------------------------------- a client's session
 
 
+@OPENS
 @pytest.mark.requirement("CONTRACT-6", "CONTRACT-8", "VECT-6", "VECT-7")
 @pytest.mark.parametrize("kind", ["ollama", "lm_studio"])
 def test_with_a_runtime_that_has_the_model_memory_finds_by_meaning_and_nobody_did_anything(owner, serve, model, kind):
@@ -169,6 +204,7 @@ def test_with_a_runtime_that_has_the_model_memory_finds_by_meaning_and_nobody_di
     assert all("authorization" not in request.headers for request in server.asked)
 
 
+@OPENS
 @pytest.mark.requirement("CONTRACT-7", "CONTRACT-8", "VECT-7")
 def test_a_runtime_that_comes_up_late_is_found_where_the_engine_was_told_before(owner, serve, model):
     late = unused_port()
@@ -183,6 +219,7 @@ def test_a_runtime_that_comes_up_late_is_found_where_the_engine_was_told_before(
         assert owner.finds_by_meaning(session)[0] == "memory/garage.md"
 
 
+@OPENS
 @pytest.mark.requirement("CONTRACT-7")
 def test_a_runtime_that_ends_and_comes_again_is_found_again(owner, serve, model):
     server = serve(ollama_with(model))
@@ -202,12 +239,13 @@ def test_where_no_runtime_could_come_no_address_is_told_and_nothing_runs_beside(
     owner.look(ollama=unused_port(), lm_studio=unused_port(), llama_cpp=unused_port())
     with owner.session() as session:
         assert owner.told(session) is None
-        assert children(session._process.pid) == {}
+        assert beside(session._process.pid) == {}
         found = session.search("pumpkins")
     assert [result["path"] for result in found["results"]] == ["memory/soup.md"]
     assert found["embedded"] == {"done": 0, "of": 2}
 
 
+@OPENS
 @LINUX
 @pytest.mark.requirement("CONTRACT-6", "CONTRACT-8")
 @pytest.mark.parametrize("sign", ["listens", "program", "folder", "settings", "served"])
@@ -242,7 +280,7 @@ def test_nothing_is_served_where_the_spec_wants_no_model_from_outside(owner, ser
     owner.spec(spec)
     with owner.session() as session:
         assert owner.told(session) is None
-        assert children(session._process.pid) == {}
+        assert beside(session._process.pid) == {}
         assert session.paths("pumpkins") == ["memory/soup.md"]
     assert server.asked == []
 
@@ -271,6 +309,7 @@ def test_settings_that_are_wrong_are_said_and_the_session_goes_on_by_words(owner
     assert "'port' in [models]" in owner.answer("status")["meaning"]["advice"]
 
 
+@OPENS
 @LINUX
 @pytest.mark.requirement("CONTRACT-6")
 @pytest.mark.parametrize("how", ["closed", "killed", "killed at once"])
@@ -278,28 +317,43 @@ def test_what_serves_the_model_ends_with_the_session_however_that_ends(owner, se
     owner.look(ollama=serve(ollama_with(model)))
     with owner.session() as session:
         process = session._process.pid
-        (beside,) = children(process)
+        (server,) = beside(process)
         if how != "killed at once":
             owner.finds_by_meaning(session)
-            assert f"model serve {MODEL} --json --port" in children(process)[beside]
+            assert f"model serve {MODEL} --json --port" in beside(process)[server]
         if how != "closed":
             os.kill(process, signal.SIGKILL)
-    assert ended(beside)
+    assert ended(server)
 
 
 @LINUX
+@OPENS
+@pytest.mark.requirement("SANDBOX-2")
+def test_the_models_address_is_the_engines_alone_and_no_port_of_the_machine(owner, serve, model):
+    owner.look(ollama=serve(ollama_with(model)))
+    with owner.session() as session:
+        owner.finds_by_meaning(session)
+        told = owner.told(session)
+        assert told
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((told.host, told.port), WAIT_S)
+
+
+@LINUX
+@OPENS
 def test_a_client_sees_the_end_of_its_pipes_when_the_engine_ends(owner, serve, model):
     """What serves the model holds none of them."""
     owner.look(ollama=serve(ollama_with(model)))
     with owner.session() as session:
-        (beside,) = children(session._process.pid)
-        held = {os.readlink(f"/proc/{beside}/fd/{number}") for number in (0, 1, 2)}
+        (server,) = beside(session._process.pid)
+        held = {os.readlink(f"/proc/{server}/fd/{number}") for number in (0, 1, 2)}
     assert held == {os.devnull}
 
 
 # ---------------------------------------------------------------- a person's commands
 
 
+@OPENS
 @pytest.mark.requirement("CONTRACT-6", "VECT-7", "RANK-1")
 def test_search_finds_by_meaning_with_a_runtime_that_runs_and_says_so(owner, serve, model):
     server = serve(ollama_with(model))
@@ -319,6 +373,7 @@ def test_search_starts_no_runtime(owner):
     assert not (owner.root / "started").exists()
 
 
+@OPENS
 @pytest.mark.requirement("VECT-5")
 def test_status_tells_what_ranks_by_meaning_and_how_far_it_got(owner, serve, model):
     server = serve(ollama_with(model))
@@ -353,6 +408,7 @@ def test_status_tells_how_to_get_what_ranks_by_meaning(owner):
     )
 
 
+@OPENS
 @pytest.mark.requirement("VECT-4", "CONTRACT-15")
 def test_check_finds_vectors_of_what_is_not_there(owner, serve, model):
     import apsw

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import WORDS_ALONE
-from lnk.cli import program as person
+from lnk.cli import commands as person
 from lnk.service import program as engine
 
 ROOT = Path(__file__).parent.parent

@@ -72,6 +72,13 @@ class Corrupt(LinkError):
     code = -32006
 
 
+class NoSandbox(LinkError):
+    """This machine cannot confine a program: the message says what was tried, and what helps."""
+
+    status = 78
+    code = -32007
+
+
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells count it
 
 _KINDS: dict[int, type[LinkError]] = {

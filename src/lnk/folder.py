@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -313,6 +313,27 @@ def make_folder(path: str, mode: int = 0o700) -> None:
         raise Refused(f"Could not make the folder {path}: a file of that name is there.") from None
     except OSError as error:
         raise from_os(error, f"make the folder {path}") from None
+
+
+def make_folder_beneath(path: str, beneath: str, mode: int = 0o700) -> None:
+    """The folder `beneath` the folder `path` exists, none of its parts a link. Raises Refused, Missing, Full."""
+    with Folder.open(path, passage=True) as folder:
+        at = os.dup(folder.fd)
+        try:
+            for part in beneath.split("/"):
+                with suppress(FileExistsError):
+                    os.mkdir(part, mode, dir_fd=at)
+                step = os.open(part, PASSAGE | os.O_NOFOLLOW, dir_fd=at)
+                os.close(at)
+                at = step
+        except NotADirectoryError:
+            raise Refused(
+                f"{part!r} of {path}/{beneath} is a link or a file, where only a folder is taken; move it away."
+            ) from None
+        except OSError as error:
+            raise from_os(error, f"make the folder {path}/{beneath}") from None
+        finally:
+            os.close(at)
 
 
 def must_be_folder(path: str, what: str) -> None:

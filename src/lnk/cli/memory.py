@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from lnk import __version__
 from lnk.agent import clients, example, memory
+from lnk.agent.engine import ENGINE, MODEL
 from lnk.agent.folders import MAIN, Agent, Agents, check_name, documents_folder
+from lnk.cli.confined import add_no_sandbox, sandbox_of
 from lnk.cli.output import (
     ProgressLine,
     command,
@@ -33,6 +34,7 @@ from lnk.contract.spec import BUILTIN, MODEL_ASKED, NONE, TOKENS_MAX
 from lnk.errors import Invalid, LinkError, Missing
 from lnk.folder import Folder
 from lnk.mcp.client import Program
+from lnk.sandbox.ways import Way
 
 TRY_RESULTS: Final = 3
 TRY_TOKENS: Final = 3_000
@@ -61,7 +63,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """The commands, under `lnk agent memory`."""
     one = argparse.ArgumentParser(add_help=False, parents=[common])
     one.add_argument("--agent", default=MAIN, metavar="NAME", help="whose memory (default: main)")
-    sized = argparse.ArgumentParser(add_help=False, parents=[one])
+    engined = argparse.ArgumentParser(add_help=False, parents=[one])
+    add_no_sandbox(engined)
+    sized = argparse.ArgumentParser(add_help=False, parents=[engined])
     sized.add_argument(
         "--tokens",
         type=int,
@@ -74,9 +78,19 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     trial.add_argument(
         "--documents", metavar="DIR", help="your folder of notes (default: the example that comes with it)"
     )
+    add_no_sandbox(trial)
     trial.set_defaults(run=_try)
 
-    setup = commands.add_parser("setup", parents=[one], help="tell an MCP client of the memory")
+    start = commands.add_parser("start", parents=[engined], help="serve an agent's memory: define its tool, and listen")
+    start.add_argument("engine", nargs="?", default=ENGINE, metavar="ENGINE", help="the engine (default: link)")
+    start.add_argument("of", nargs="?", metavar="AGENT", help="the same as --agent")
+    start.set_defaults(run=_start)
+    stop = commands.add_parser("stop", parents=[one], help="serve it no more until it is started again")
+    stop.set_defaults(run=_stop)
+    remove = commands.add_parser("remove", parents=[one], help="stop it and delete its index; all that is yours stays")
+    remove.set_defaults(run=_remove)
+
+    setup = commands.add_parser("setup", parents=[engined], help="tell an MCP client of the memory")
     setup.add_argument("client", metavar="CLIENT", help=", ".join(clients.CLIENTS))
     setup.add_argument("--documents", metavar="DIR", help="an existing folder of notes; nothing is copied")
     setup.add_argument("--remove", action="store_true", help="take it out of the client's configuration")
@@ -111,19 +125,20 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     notes.set_defaults(run=_notes)
 
     status = commands.add_parser(
-        "status", parents=[one], help="what is indexed, what ranks by meaning, what is left out and why"
+        "status", parents=[engined], help="what is indexed, what ranks by meaning, what is left out and why"
     )
     status.add_argument(
         "--check", action="store_true", help="compare the index with the folder; status 1 if they differ"
     )
     status.set_defaults(run=_status)
 
-    reindex = commands.add_parser("reindex", parents=[one], help="make the index again; first-seen times stay")
+    reindex = commands.add_parser("reindex", parents=[engined], help="make the index again; first-seen times stay")
     reindex.set_defaults(run=_reindex)
 
     serve = commands.add_parser(
-        "serve", parents=[one], help="serve the memory over MCP (run by clients, not by people)"
+        "serve", parents=[engined], help="serve the memory over MCP (run by Link, not by people)"
     )
+    serve.add_argument("--engine", default=ENGINE, metavar="ENGINE", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve)
 
 
@@ -132,17 +147,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _try(asked: argparse.Namespace) -> int:
     documents = None if asked.documents is None else documents_folder(asked.documents)
+    how = sandbox_of(asked)
     with tempfile.TemporaryDirectory(prefix="lnk-try-") as place:
-        home, own = f"{place}/Home", f"{place}/Agent"
-        os.makedirs(f"{home}/memory")
-        os.makedirs(f"{own}/memory/link")
-        argv = [memory.program_of(), "serve", home, f"{own}/memory/link", own]
-        if documents:
-            argv += ["--documents", documents]
-        else:
-            example.lay_out(home, own)
+        agent = memory.throw_away(os.path.realpath(place), documents)
+        if not documents:
+            example.lay_out(agent.home, agent.own)
         began = time.monotonic()
-        with Program(argv, version=__version__, hear=tell) as program:
+        with memory.Session(agent, asked.environment, how, meaning=True, hear=tell) as program:
             program.open()
             _index(program)
             took = time.monotonic() - began
@@ -254,6 +265,52 @@ class _Reading:
             say_styled(faint("(by words alone: the model did not answer in time)"))
 
 
+# ---------------------------------------------------------------- start, stop, remove
+
+
+def _start(asked: argparse.Namespace) -> int:
+    if asked.of and asked.agent not in (MAIN, asked.of):
+        raise Invalid(f"Two agents are named, {asked.of} and {asked.agent}; name one.")
+    agent = Agents(asked.link_home).need(asked.of or asked.agent)
+    how = sandbox_of(asked)
+    started = memory.start(agent, asked.link_home, asked.environment, how, tell, engine=asked.engine)
+    if asked.json:
+        say_json(msgspec.to_builtins(started))
+        return 0
+    if started.defined:
+        say(f"Defined the tool {started.tool}: {', '.join(started.defined)}.")
+    else:
+        say(f"The tool {started.tool} is as it was: nothing changed.")
+    say(f"The memory of {agent.name} is served by {started.engine}, confined by {started.sandbox}.")
+    if started.serve.model and how.way is Way.LANDLOCK:
+        say(memory.NO_OPENING)
+    for name, value in started.environment.items():
+        say(f"{name}={value}")
+    return 0
+
+
+def _stop(asked: argparse.Namespace) -> int:
+    agent = Agents(asked.link_home).get(asked.agent)
+    ended = memory.stop(agent, asked.link_home)
+    if asked.json:
+        say_json({"agent": agent.name, "tool": memory.tool_name(agent), "ended": ended})
+        return 0
+    say(f"The memory of {agent.name} is served no more; {counted(ended, 'session')} ended.")
+    say(f"`{command()} agent memory start` serves it again.")
+    return 0
+
+
+def _remove(asked: argparse.Namespace) -> int:
+    agent = Agents(asked.link_home).get(asked.agent)
+    ended = memory.remove(agent, asked.link_home)
+    if asked.json:
+        say_json({"agent": agent.name, "tool": memory.tool_name(agent), "ended": ended})
+        return 0
+    say(f"Removed the memory of {agent.name} and its index; {counted(ended, 'session')} ended.")
+    say("Its documents, conversations and notes stay.")
+    return 0
+
+
 # ---------------------------------------------------------------- setup
 
 
@@ -262,8 +319,9 @@ def _setup(asked: argparse.Namespace) -> int:
     if asked.remove:
         return _take_out(asked, which)
     agent = Agents(asked.link_home).need(asked.agent, asked.documents)
+    tool, _, _ = memory.define(agent, asked.link_home, asked.environment, sandbox_of(asked), tell)
     name, path = clients.server_name(agent.name), clients.place_of(which, asked.environment)
-    entry = clients.server_entry(which, agent, asked.environment)
+    entry = clients.server_entry(which, tool.name, asked.environment)
     lines = clients.lines_of(which, name, entry)
     changed = False
     if not asked.print:  # printed also where the file cannot be edited: then a person does it by these lines
@@ -315,7 +373,7 @@ def _search(asked: argparse.Namespace) -> int:
     since = asked.since or (None if asked.query or asked.path else EVER)
     given = _given(asked, query=asked.query, path=asked.path, kind=asked.kind, since=since, next=asked.next)
     agent = Agents(asked.link_home).need(asked.agent)
-    with memory.Session(agent, asked.environment, meaning=bool(asked.query), hear=tell) as session:
+    with memory.Session(agent, asked.environment, sandbox_of(asked), meaning=bool(asked.query), hear=tell) as session:
         session.open()
         _index(session)
         reading = _Reading(session.ranks_by_meaning(MODEL_WAIT_S), SEARCH_WAIT_S, named=session.named)
@@ -397,7 +455,7 @@ def _notes(asked: argparse.Namespace) -> int:
 def _call(asked: argparse.Namespace, name: str, **arguments: Any) -> dict[str, Any]:
     """What the memory answers once it is up to date."""
     agent = Agents(asked.link_home).need(asked.agent)
-    with memory.Session(agent, asked.environment, hear=tell) as session:
+    with memory.Session(agent, asked.environment, sandbox_of(asked), hear=tell) as session:
         session.open()
         _index(session)
         return _ask(session, name, _given(asked, **arguments))
@@ -446,6 +504,8 @@ def _status(asked: argparse.Namespace) -> int:
     _, found = _engine(asked, "status", **told)
     found["agent"] = msgspec.structs.asdict(agent)
     found["meaning"] |= model
+    found["tool"] = memory.tool_state(agent, asked.link_home)
+    found["sandbox"] = sandbox_of(asked).way.value
     if asked.json:
         say_json(found)
         return 0
@@ -456,6 +516,8 @@ def _status(asked: argparse.Namespace) -> int:
         ("text", f"{size(found['text_bytes'])} in {found['chunks']:,} chunks"),
         ("index", f"{size(found['index_bytes'])} in {found['state']}, made {found['made'][:10]}"),
         *_meaning_rows(found["meaning"]),
+        ("tool", _tool_words(found["tool"])),
+        ("sandbox", found["sandbox"]),
         ("notes", f"{size(_size_of(agent.notes))} in {agent.notes}"),
     ]
     if agent.documents:
@@ -469,6 +531,15 @@ def _status(asked: argparse.Namespace) -> int:
     say_table(rows)
     say_notice(found)
     return 0
+
+
+def _tool_words(tool: Mapping[str, Any]) -> str:
+    if not tool["defined"]:
+        return f"not defined; `{command()} agent memory start` or `setup` defines it"
+    how = (
+        "stopped" if tool["stopped"] else f"at {tool['address']}" if tool["address"] else "for clients that are set up"
+    )
+    return f"{tool['name']}, served by {tool['engine']}, {how}"
 
 
 def _model_of(agent: Agent, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -485,7 +556,7 @@ def _model_of(agent: Agent, environment: Mapping[str, str]) -> tuple[dict[str, s
         place = place_for(model, environment) if by else None
     except LinkError as error:
         return {}, {"advice": str(error)}
-    return {memory.MODEL_VARIABLE: place.told} if place else {}, {"served_by": by} if by else {"advice": advice}
+    return {MODEL: place.told} if place else {}, {"served_by": by} if by else {"advice": advice}
 
 
 def _meaning_rows(meaning: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -557,17 +628,13 @@ def _engine(asked: argparse.Namespace, name: str, **told: str) -> tuple[int, dic
 
     `told`: variables that it is given.
     """
-    import subprocess  # not needed to search
-
     agent = Agents(asked.link_home).need(asked.agent)
-    argv = [memory.program_of(), name, agent.home, agent.state(memory.ENGINE), agent.own, "--json"]
-    if agent.documents:
-        argv += ["--documents", agent.documents]
-    environment = memory.engine_environment(agent, asked.environment) | told
-    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    if done.returncode and not done.stdout:
-        raise _Said(done.returncode)
-    return done.returncode, msgspec.json.decode(done.stdout)
+    engine = memory.engine_of(agent, asked.environment, sandbox_of(asked))
+    flags = ["--json", *(["--documents", agent.documents] if agent.documents else [])]
+    status, printed = engine.upkeep(name, *flags, told=told)
+    if status and not printed:
+        raise _Said(status)
+    return status, msgspec.json.decode(printed)
 
 
 class _Said(LinkError):
@@ -579,4 +646,5 @@ class _Said(LinkError):
 
 
 def _serve(asked: argparse.Namespace) -> int:
-    memory.become(Agents(asked.link_home).need(asked.agent), asked.environment, tell)
+    agent = Agents(asked.link_home).need(asked.agent)
+    memory.become(agent, asked.environment, sandbox_of(asked), tell, engine=asked.engine)

@@ -22,7 +22,7 @@ from lnk.cli.output import (
 )
 from lnk.contract.shape import format_value
 from lnk.contract.spec import MODEL_ASKED
-from lnk.errors import from_os
+from lnk.errors import Usage, from_os
 
 SECONDS_MAX: Final = 3600.0
 FROM: Final = {"link": "Link", "person": "you"}
@@ -44,6 +44,12 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     serving.add_argument("--again", action="store_true", help="look for a runtime until one has it, and again after")
     serving.add_argument("--beside", type=_process, metavar="PID", help="end with this process, which started this one")
+    serving.add_argument(
+        "--opening",
+        type=_descriptor,
+        metavar="FD",
+        help="the port is one inside a sandbox, and this descriptor leads there",
+    )
     serving.set_defaults(run=_serve)
     facts = commands.add_parser("facts", parents=[common], help="what is known of a model, and where that is from")
     facts.add_argument("model", nargs="?", metavar="MODEL", help="as any runtime names it; without it, all models")
@@ -68,6 +74,13 @@ def _process(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is no process; give its number")
+    return number
+
+
+def _descriptor(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no descriptor; give its number")
     return number
 
 
@@ -112,6 +125,7 @@ def _say_runtimes(running: list[dict[str, Any]]) -> None:
 
 
 def _serve(asked: argparse.Namespace) -> int:
+    from lnk.models.opening import Opening
     from lnk.models.processes import end_with_parent
     from lnk.models.serve import EVERY_S, WAIT_S, Line, serve, serve_again
 
@@ -122,7 +136,10 @@ def _serve(asked: argparse.Namespace) -> int:
             else f"{line.model} is served at {line.url} ({line.dims:,} numbers a vector); Ctrl-C ends it."
         )
 
+    if asked.opening is not None and asked.port is None:
+        raise Usage("--opening leads to a port inside a sandbox; say which with --port.")
     end_with_parent(asked.beside)
+    opening = None if asked.opening is None else Opening(asked.opening, asked.port)
     wait_s, every_s = asked.wait or WAIT_S, asked.look or EVERY_S
     model, environment = asked.model, asked.environment
     if asked.again:
@@ -130,12 +147,13 @@ def _serve(asked: argparse.Namespace) -> int:
             model,
             environment,
             port=asked.port,
+            opening=opening,
             wait_s=wait_s,
             every_s=every_s,
             heard=say_line,
             tell=_tell_passed,
         )
-    with serve(model, environment, port=asked.port, wait_s=wait_s, tell=_tell_passed) as serving:
+    with serve(model, environment, port=asked.port, opening=opening, wait_s=wait_s, tell=_tell_passed) as serving:
         say_line(serving.line)
         serving.stay(every_s)
     return 0

@@ -1,103 +1,22 @@
-"""`lnk`: its command line, and the one place where its arguments and environment are read."""
+"""`lnk`: the way in. A session with a tool is a small program, which starts at once; all else is `lnk.cli.commands`."""
 
-import argparse
-import os
-import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from lnk import __version__
-from lnk.agent.folders import link_home
-from lnk.cli import agents, memory, models, output
-from lnk.errors import INTERRUPTED, Invalid, LinkError, Unavailable, Usage
-
-SIGNALLED = 128  # and the signal's number: an exit status as shells count it
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Usage(f"{message}; `{self.prog} --help` shows how it is used.")
-
-    def print_help(self, file: Any = None) -> None:
-        """Like the rest of what is printed, since argparse itself says nothing where it cannot be written."""
-        output.write(self.format_help())
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print one JSON object")
-    top = _Parser(prog=output.command(), description="Your agents and their memory, on your own machine.")
-    top.add_argument("--version", action="version", version=f"Link Memory {__version__}")
-    nouns = top.add_subparsers(metavar="NOUN", required=True, dest="noun")
-    agent = nouns.add_parser("agent", help="your agents, and their memory")
-    verbs = agent.add_subparsers(metavar="COMMAND", required=True, dest="verb")
-    agents.add(verbs, common)
-    about = "search, read and look after an agent's memory, and attach clients to it"
-    memory.add(
-        verbs.add_parser("memory", help=about, description=f"{about[0].upper()}{about[1:]}.").add_subparsers(
-            metavar="COMMAND", required=True, dest="call"
-        ),
-        common,
-    )
-    model = nouns.add_parser("model", help="embedding models in runtimes on this machine")
-    models.add(model.add_subparsers(metavar="COMMAND", required=True, dest="verb"), common)
-    return top
+_RUN = ["agent", "tool", "run"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program. Its exit status says what kind of error it was."""
-    output.prepare()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(number, _end)
-    try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
-    except KeyboardInterrupt:
-        output.tell("")
-        return INTERRUPTED
-    except BrokenPipeError:
-        output.discard()  # whoever read our output has seen enough
-        return 0
-    except LinkError as error:
-        if str(error):
-            output.tell(f"lnk: {output.as_typed(str(error))}")
-        return error.status
+    words = sys.argv[1:] if argv is None else list(argv)
+    # Each client of a person runs one of these for as long as it runs itself: it loads nothing that it does not need.
+    if words[:3] == _RUN and len(words) == 4 and not words[3].startswith("-") and sys.platform != "win32":
+        from lnk.agent import proxy
 
+        return proxy.run(words[3])
+    from lnk.cli import commands
 
-def _run(argv: list[str]) -> int:
-    if sys.platform == "win32":
-        raise Unavailable("Link runs on Linux and macOS; on Windows, run it inside WSL.")
-    for word in argv:
-        _must_be_text(word, "The argument")
-    home = link_home(os.environ)
-    _must_be_text(home, "$LNK_HOME")
-    try:
-        asked = parser().parse_args(argv)
-    except SystemExit:  # `--help` has been printed
-        output.finish()
-        raise
-    asked.environment = dict(os.environ)
-    asked.link_home = home
-    status = int(asked.run(asked))
-    output.finish()
-    return status
-
-
-def _must_be_text(word: str, what: str) -> None:
-    """Raises Invalid for bytes that are no UTF-8, which neither JSON nor MCP can carry."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        raise Invalid(f"{what} {word!r} is not UTF-8; rename the file or folder, or give another.") from None
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    """The program ends as if it had come to its end, so that what it has for a while only is taken away."""
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # once is enough
-    sys.exit(SIGNALLED + number)
+    return commands.main(words)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The agent's opinions for its memory, `[tool.memory]` of its spec, as every engine's command gets them."""
 
 import re
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from lnk.contract.shape import Value, parse
 from lnk.errors import Invalid
@@ -27,9 +29,9 @@ class Spec(Value, frozen=True):
     `model` "none" is words alone, "builtin" the built-in encoder alone.
     """
 
-    model: str | None = None
-    tokens: int | None = None
-    notes: str | None = None
+    model: Annotated[str, Meta(description='a model\'s name in quotes, or "none" or "builtin"')] | None = None
+    tokens: Annotated[int, Meta(description=f"a whole number from {TOKENS_MIN} to {TOKENS_MAX:,}")] | None = None
+    notes: Annotated[str, Meta(description='a size such as "4 KB", at most "1 MB"')] | None = None
 
     @property
     def notes_bytes(self) -> int:
@@ -47,13 +49,18 @@ def parse_spec(text: str) -> Spec:
     if not text.strip():
         return Spec()
     spec = parse(text, Spec, "the memory spec ($LNK_MEMORY_SPEC, [tool.memory])")
+    check_spec(spec)
+    return spec
+
+
+def check_spec(spec: Spec) -> None:
+    """Raises Invalid where something in it cannot be."""
     if spec.model is not None:
         check_model(spec.model)
     if spec.tokens is not None and not TOKENS_MIN <= spec.tokens <= TOKENS_MAX:
         raise Invalid(f'The spec\'s "tokens" is {spec.tokens}; give a number from {TOKENS_MIN} to {TOKENS_MAX:,}.')
     if spec.notes is not None:
         parse_size(spec.notes)
-    return spec
 
 
 def check_model(name: str) -> None:
@@ -65,12 +72,12 @@ def check_model(name: str) -> None:
         )
 
 
-def parse_size(text: str) -> int:
-    """Bytes of a size as a person writes it: "4 KB" is 4,096. Raises Invalid."""
+def parse_size(text: str, what: str = 'The spec\'s "notes"') -> int:
+    """Bytes of a size as a person writes it: "4 KB" is 4,096. Raises Invalid, beginning with `what` it is."""
     found = _SIZE.fullmatch(text.strip())
     size = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 1 <= size <= NOTES_BYTES_MAX:
-        raise Invalid(f'The spec\'s "notes" is {text[:40]!r}; give a size such as "4 KB", at most "1 MB".')
+        raise Invalid(f'{what} is {text[:40]!r}; give a size such as "4 KB", at most "1 MB".')
     return size
 
 

@@ -63,10 +63,14 @@ class Program:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        fds: Sequence[int] = (),
         version: str = "0",
         hear: Callable[[str], None] | None = None,
     ) -> None:
-        """`hear` is given each line that the program says on standard error, which is else ours."""
+        """`hear` is given each line that the program says on standard error, which is else ours.
+
+        `fds`: descriptors of ours that it has too.
+        """
         self._client = Client("lnk", version)
         self._lines = Lines(ANSWER_BYTES_MAX)
         self._ready: list[bytes | TooLong] = []
@@ -77,6 +81,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=None if hear is None else subprocess.PIPE,
                 env=None if env is None else dict(env),
+                pass_fds=fds,
                 bufsize=0,
             )
         except OSError as error:

@@ -258,7 +258,7 @@ def _work(encoder: Any, asked: "_Queue", sink: IO[bytes], lock: threading.Lock, 
     """The vectors of what is asked, one after the other; none for what it fails at."""
     if nice and sys.platform == "linux":  # where a thread has a priority of its own
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
     while True:
         number, texts = asked.get()
         try:

@@ -314,7 +314,7 @@ class Meaning:
         """The thread that embeds: a pass whenever something changed, and while a model does not answer."""
         if sys.platform == "linux":  # where a thread has a priority of its own
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+                os.setpriority(os.PRIO_PROCESS, 0, NICE)
         index: Index | None = None
         again_s: float | None = None
         while True:

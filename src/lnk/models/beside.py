@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lnk.contract.embedding import Address, format_address
 from lnk.errors import LinkError
 from lnk.models.facts import Catalogue, read_catalogue
+from lnk.models.opening import Opening
 from lnk.models.relay import HOST, free_port
 from lnk.models.settings import BASE, LLAMA_CPP, LM_STUDIO, OLLAMA, Settings, format_url, read_settings
 
@@ -25,6 +26,7 @@ BEGIN_S: Final = 0.3  # the program beside has the processor first
 WAIT_S: Final = 120  # a model may take so long to be loaded; nothing waits for it
 CONNECT_S: Final = 0.05
 _FILES_MAX: Final = 4096  # no client leaves more open
+_OPENING: Final = 3  # the descriptor that an opening has in the process beside
 
 # What is there of a runtime that is installed: its program, or what it keeps in a person's home.
 _PROGRAMS: Final = {OLLAMA: "ollama", LM_STUDIO: "lms", LLAMA_CPP: "llama-server"}
@@ -55,22 +57,21 @@ def may_come(model: str, settings: Settings, catalogue: Catalogue, environment: 
     return any(_installed(kind, environment) or _listens(settings.at[kind]) for kind in settings.look)
 
 
-def start_beside(model: str, port: int, environment: Mapping[str, str]) -> None:
+def start_beside(model: str, port: int, environment: Mapping[str, str], opening: int | None = None) -> None:
     """Starts what serves the model at the port, again and again, until this process ends, whatever it becomes.
 
-    It says nothing: `lnk model list` and `lnk model serve` tell a person what it meets.
+    `opening`: the port is one inside a sandbox, and this is our end of the pair that leads there; the caller closes
+    its copy. It says nothing: `lnk model list` and `lnk model serve` tell a person what it meets.
     """
     parent = os.getpid()
     argv = ["-P", "-m", "lnk.cli.program", "model", "serve", model, "--json"]
     argv += ["--port", str(port), "--wait", str(WAIT_S), "--again", "--beside", str(parent)]
+    argv += [] if opening is None else ["--opening", str(_OPENING)]
     if os.fork():
         return
     try:
         os.setsid()  # Ctrl-C is the session's
-        null = os.open(os.devnull, os.O_RDWR)
-        for each in range(3):  # a client waits for the ends of its pipes
-            os.dup2(null, each)
-        os.closerange(3, _FILES_MAX)
+        _keep(opening)
         time.sleep(BEGIN_S)
         os.execve(sys.executable, [sys.executable, *argv], dict(environment))
     finally:
@@ -80,9 +81,14 @@ def start_beside(model: str, port: int, environment: Mapping[str, str]) -> None:
 class Behind:
     """The model served by this process, where a runtime that runs has it: looked for behind, so that nothing waits."""
 
-    def __init__(self, model: str, port: int, environment: Mapping[str, str], *, wait_s: float) -> None:
-        """Gives up after `wait_s`. Nothing is started."""
+    def __init__(
+        self, model: str, port: int, environment: Mapping[str, str], *, wait_s: float, opening: int | None = None
+    ) -> None:
+        """Gives up after `wait_s`. Nothing is started. `opening` is as `start_beside` has it, but is no more the
+        caller's.
+        """
         self._asked = (model, dict(environment), port, wait_s)
+        self._opening = None if opening is None else Opening(opening, port)
         self._lock = threading.Lock()
         self._serving: Serving | None = None
         self._closed = False
@@ -99,6 +105,8 @@ class Behind:
         with self._lock:
             self._closed = True
             serving, self._serving = self._serving, None
+        if self._opening:
+            self._opening.close()
         if serving:
             serving.close()
 
@@ -107,7 +115,7 @@ class Behind:
 
         model, environment, port, wait_s = self._asked
         try:
-            serving = serve(model, environment, port=port, wait_s=wait_s, start=False)
+            serving = serve(model, environment, port=port, opening=self._opening, wait_s=wait_s, start=False)
         except LinkError:
             return  # `status` says why
         with self._lock:
@@ -115,6 +123,19 @@ class Behind:
                 self._serving = serving
                 return
         serving.close()
+
+
+def _keep(opening: int | None) -> None:
+    """Of what this process has open only the opening stays, at its number: a client waits for its pipes' ends."""
+    kept = _OPENING
+    if opening is not None:
+        os.dup2(opening, _OPENING)
+        os.set_inheritable(_OPENING, True)  # where it had that number already, `dup2` does nothing
+        kept += 1
+    null = os.open(os.devnull, os.O_RDWR)
+    for each in range(3):
+        os.dup2(null, each)
+    os.closerange(kept, _FILES_MAX)
 
 
 def _installed(kind: str, environment: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""A port of this machine whose connections go on to a server at another port of this machine.
+"""A listening socket whose connections go on to a server at a port of this machine.
 
 So a model has the address and the name that were told before, whatever runtime has it and whatever it is called
 there. Where both are the runtime's own, only bytes are passed on, as they come; else the path and the `model` of each
@@ -9,6 +9,7 @@ import contextlib
 import errno
 import socket
 import threading
+from collections.abc import Callable
 from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
@@ -33,18 +34,46 @@ class Names(NamedTuple):
     there: str
 
 
+class Target(NamedTuple):
+    """A server. What comes for a path under /v1 is for that path under its base; and `names` are put right."""
+
+    address: Address
+    names: Names | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether every byte goes on as it comes."""
+        return self.names is None and self.address.base == BASE
+
+    def right(self, lines: list[bytes], body: bytes) -> bytes:
+        """A request, its first line and headers and its body, as the server takes it. Raises ValueError."""
+        method, path, version = lines[0].split(b" ")
+        if path.startswith(f"{BASE}/".encode()):
+            path = self.address.base.encode() + path[len(BASE) :]
+        body = self._named(body)
+        rest = [line for line in lines[1:] if not line.lower().startswith(b"content-length:")]
+        return b"\r\n".join([b" ".join([method, path, version]), *rest, b"Content-Length: %d" % len(body), b"", body])
+
+    def _named(self, body: bytes) -> bytes:
+        """The body with the model's name as the server has it."""
+        if not body or not self.names:
+            return body
+        try:
+            said = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return body
+        if not isinstance(said, dict) or said.get("model") != self.names.asked:
+            return body
+        return msgspec.json.encode({**said, "model": self.names.there})
+
+
 class Relay:
-    """Listens on `port` of this machine from its making until `close`."""
+    """Takes what connects to a listening socket, which is its own, from its making until `close`."""
 
-    def __init__(self, port: int, target: Address, names: Names | None = None) -> None:
-        """What comes for a path under /v1 is for that path under the base of `target`; and `names` are put right.
-
-        Raises Unavailable where the port is taken, Refused where it may not be had.
-        """
+    def __init__(self, listening: socket.socket, target: Callable[[], Target | None]) -> None:
+        """`target` is asked at each connection; where it is None the connection is closed at once."""
+        self._socket = listening
         self._target = target
-        self._names = names
-        self._plain = names is None and target.base == BASE
-        self._socket = listening(port)
         self._places = threading.Semaphore(CONNECTIONS_MAX)
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -68,55 +97,40 @@ class Relay:
 
     def _serve(self, client: socket.socket) -> None:
         try:
-            with client, self._connected() as server:
-                for each in (client, server):
-                    each.settimeout(IDLE_S)
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
-                back.start()
-                if self._plain:
-                    _pass_on(client, server)
-                else:
-                    self._put_right(client, server)
-                back.join()
+            with client:
+                if target := self._target():
+                    _lead(client, target)
         except OSError:
             pass  # the client sees a connection that broke off, as it would without us
         finally:
             self._places.release()
 
-    def _connected(self) -> socket.socket:
-        return socket.create_connection((self._target.host, self._target.port), CONNECT_S)
 
-    def _put_right(self, client: socket.socket, server: socket.socket) -> None:
-        """Each request goes on, put right, up to the end; what is none breaks off both directions."""
-        try:
-            with client.makefile("rb") as heard:
-                while request := _request(heard):
-                    server.sendall(self._right(*request))
-            server.shutdown(socket.SHUT_WR)
-        except (OSError, ValueError):
-            _break_off(client, server)
+def _lead(client: socket.socket, target: Target) -> None:
+    """All that comes goes on, both ways, until both have ended. Raises OSError."""
+    at = target.address
+    with socket.create_connection((at.host, at.port), CONNECT_S) as server:
+        for each in (client, server):
+            each.settimeout(IDLE_S)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+        back.start()
+        if target.plain:
+            _pass_on(client, server)
+        else:
+            _put_right(client, server, target)
+        back.join()
 
-    def _right(self, lines: list[bytes], body: bytes) -> bytes:
-        """A request as the server takes it."""
-        method, path, version = lines[0].split(b" ")
-        if path.startswith(f"{BASE}/".encode()):
-            path = self._target.base.encode() + path[len(BASE) :]
-        body = self._named(body)
-        rest = [line for line in lines[1:] if not line.lower().startswith(b"content-length:")]
-        return b"\r\n".join([b" ".join([method, path, version]), *rest, b"Content-Length: %d" % len(body), b"", body])
 
-    def _named(self, body: bytes) -> bytes:
-        """The body with the model's name as the server has it."""
-        if not body or not self._names:
-            return body
-        try:
-            said = msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            return body
-        if not isinstance(said, dict) or said.get("model") != self._names.asked:
-            return body
-        return msgspec.json.encode({**said, "model": self._names.there})
+def _put_right(client: socket.socket, server: socket.socket, target: Target) -> None:
+    """Each request goes on, put right, up to the end; what is none breaks off both directions."""
+    try:
+        with client.makefile("rb") as heard:
+            while request := _request(heard):
+                server.sendall(target.right(*request))
+        server.shutdown(socket.SHUT_WR)
+    except (OSError, ValueError):
+        _break_off(client, server)
 
 
 def listening(port: int) -> socket.socket:

@@ -1,7 +1,8 @@
 """One model served: the first runtime that has it, seen to embed; or one that is started, and ended with us.
 
 With a `port` the model is at that port of this machine whoever has it, under /v1 and by the name that it was asked for
-by, so that its address can be told before anything serves it: a relay leads from there to the runtime.
+by, so that its address can be told before anything serves it: a relay leads from there to the runtime. With an
+`opening` it is so for one program in a sandbox, and at no port of this machine.
 """
 
 import os
@@ -19,8 +20,9 @@ from lnk.errors import LinkError, Missing, Refused, Unavailable
 from lnk.models.facts import Catalogue, read_catalogue
 from lnk.models.http import ask, vector_length
 from lnk.models.names import full_name, parse_name
+from lnk.models.opening import Opening
 from lnk.models.processes import END_S, Child, Waking, program_path
-from lnk.models.relay import HOST, Names, Relay, free_port, listening
+from lnk.models.relay import HOST, Names, Relay, Target, free_port, listening
 from lnk.models.runtimes import LOOK_S, OWN, PROGRAMS, TITLES, Runtime, Skipped, look, runtime_at, served_as
 from lnk.models.settings import BASE, LLAMA_CPP, OLLAMA, PORT_WORD, Settings, format_url, read_settings
 
@@ -58,13 +60,21 @@ class Serving:
     """A model that is served. Use as a context: leaving ends what was started for it."""
 
     def __init__(
-        self, line: Line, address: Address, alive_path: str, *, child: Child | None = None, relay: Relay | None = None
+        self,
+        line: Line,
+        address: Address,
+        alive_path: str,
+        *,
+        child: Child | None = None,
+        relay: Relay | None = None,
+        opening: Opening | None = None,
     ) -> None:
         self.line = line
         self.address = address  # the runtime's own, which `line.url` may lead to through a relay
         self._alive_path = alive_path
         self._child = child
         self._relay = relay
+        self._opening = opening
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +83,9 @@ class Serving:
         self.close()
 
     def close(self) -> None:
-        """What was started for it ends."""
+        """What was started for it ends, and an opening leads nowhere again."""
+        if self._opening:
+            self._opening.target = None
         if self._relay:
             self._relay.close()
         if self._child:
@@ -130,20 +142,22 @@ def serve(
     environment: Mapping[str, str],
     *,
     port: int | None = None,
+    opening: Opening | None = None,
     wait_s: float = WAIT_S,
     start: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Serving:
     """`model`, served within `wait_s`. `tell` hears of each runtime that was to have it and was passed over.
 
-    `start`: one that does not run may be started. Raises Unavailable where nothing on this machine serves it, in one
+    `opening` leads there until it is closed, in place of a `port`; it stays the caller's. `start`: one that does not
+    run may be started. Raises Unavailable where nothing on this machine serves it, in one
     sentence that says why; Invalid and Refused.
     """
     check_served(model)
     until = time.monotonic() + wait_s - SPARE_S
     settings, catalogue = read_settings(environment), read_catalogue(environment)
     found = look(settings, catalogue, seconds=min(LOOK_S, wait_s / 4))
-    attempt = _Attempt(model, environment, catalogue, port)
+    attempt = _Attempt(model, environment, catalogue, port, opening)
     ways = [way for way in _ways(model, settings, catalogue, found, environment) if start or way.address]
     failed = []
     for number, way in enumerate(ways):
@@ -164,6 +178,7 @@ def serve_again(
     environment: Mapping[str, str],
     *,
     port: int | None,
+    opening: Opening | None = None,
     wait_s: float,
     every_s: float,
     heard: Callable[[Line], None],
@@ -178,7 +193,9 @@ def serve_again(
     while True:
         start, served_at = time.monotonic() >= may_start, float("inf")
         try:
-            with serve(model, environment, port=port, wait_s=wait_s, start=start, tell=tell) as serving:
+            with serve(
+                model, environment, port=port, opening=opening, wait_s=wait_s, start=start, tell=tell
+            ) as serving:
                 served_at, said = time.monotonic(), ""
                 heard(serving.line)
                 serving.stay(every_s)
@@ -211,11 +228,19 @@ def would_serve(model: str, environment: Mapping[str, str]) -> tuple[str | None,
 class _Attempt:
     """What every way to serve the model is tried with."""
 
-    def __init__(self, model: str, environment: Mapping[str, str], catalogue: Catalogue, port: int | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        environment: Mapping[str, str],
+        catalogue: Catalogue,
+        port: int | None,
+        opening: Opening | None,
+    ) -> None:
         self._model = model
         self._environment = environment
         self._catalogue = catalogue
-        self._port = port
+        self._port = None if opening else port
+        self._opening = opening
 
     def run(self, way: _Way, *, until: float) -> Serving:
         """The model, served in this way. Raises the error whose words say, after the way's name, why not."""
@@ -229,11 +254,15 @@ class _Attempt:
         at, relay = address, None
         names = None if full_name(name) == full_name(self._model) else Names(self._model, name)
         itself = (address.host, address.port, address.base, names) == (HOST, self._port, BASE, None)
-        if self._port is not None and not itself:
-            relay = Relay(self._port, address, names)
+        target = Target(address, names)
+        if self._opening:
+            self._opening.target = target
+            at = Address(host=HOST, port=self._opening.port, base=BASE)
+        elif self._port is not None and not itself:
+            relay = Relay(listening(self._port), lambda: target)
             at = Address(host=HOST, port=self._port, base=BASE)
         line = Line(model=name, url=format_url(at), dims=dims, runtime=kind)
-        return Serving(line, address, _alive_path(kind, address), child=child, relay=relay)
+        return Serving(line, address, _alive_path(kind, address), child=child, relay=relay, opening=self._opening)
 
     def _started(self, way: _Way, until: float) -> Serving:
         if self._port is not None:

@@ -9,9 +9,12 @@ import errno
 import os
 import resource
 import signal
+import stat
 import struct
 import sys
 from typing import Final
+
+from lnk.confine import filters
 
 NO_LANDLOCK: Final = "this kernel has no Landlock: seccomp alone keeps a parser from files and addresses"
 NO_SECCOMP: Final = (
@@ -26,6 +29,9 @@ _CPU_GRACE_S: Final = 1  # with both limits the same the kernel kills at once, a
 _DESCRIPTORS_MAX: Final = 1 << 16  # one call on Linux, a call each elsewhere
 _WORD_BYTES: Final = 8
 
+_CAPSET: Final = (126, 91)  # by (x86_64, aarch64)
+_CAPABILITY_VERSION, _CAPABILITY_BYTES = 0x20080522, 24
+
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_SECCOMP: Final = 22
@@ -34,45 +40,23 @@ _SECCOMP_MODE_FILTER: Final = 2
 
 # Landlock's calls have the same numbers on all machines but one that nobody has.
 _LANDLOCK_CREATE: Final = 444
+_LANDLOCK_ADD: Final = 445
 _LANDLOCK_RESTRICT: Final = 446
 _LANDLOCK_VERSION: Final = 1  # a flag: only ask for it
 _LANDLOCK_FIELDS: Final = 3  # rights to files, rights to ports, and what is shared with the processes outside
+_LANDLOCK_BENEATH: Final = 1  # the kind of a rule: rights to a folder and all beneath it, or to one file
 
-_MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, number in the filter's data
-# All that is left: computing, memory, time, chance, reading and writing what is open, the end. By (x86_64, aarch64).
-_ALLOWED: Final = {
-    "read": (0, 63),
-    "write": (1, 64),
-    "close": (3, 57),
-    "lseek": (8, 62),
-    "mmap": (9, 222),
-    "mprotect": (10, 226),
-    "munmap": (11, 215),
-    "brk": (12, 214),
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "sched_yield": (24, 124),
-    "mremap": (25, 216),
-    "madvise": (28, 233),
-    "nanosleep": (35, 101),
-    "getpid": (39, 172),
-    "exit": (60, 93),
-    "gettimeofday": (96, 169),
-    "sigaltstack": (131, 132),
-    "gettid": (186, 178),
-    "futex": (202, 98),
-    "restart_syscall": (219, 128),
-    "clock_gettime": (228, 113),
-    "clock_nanosleep": (230, 115),
-    "exit_group": (231, 94),
-    "getrandom": (318, 278),
-}
-_LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # of the filter's language
-_NUMBER_AT, _MACHINE_AT = 0, 4  # in the data that it sees
-_KILL: Final = 0x80000000
-_EPERM: Final = 0x00050001
-_ALLOW: Final = 0x7FFF0000
+# Landlock's rights to files. Those that make a device, a socket or a FIFO are given to nobody.
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_FOLDER, _REMOVE_FILE, _MAKE_FOLDER, _MAKE_FILE = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+_MAKE_LINK, _MOVE, _TRUNCATE, _DEVICE_REQUEST = 1 << 12, 1 << 13, 1 << 14, 1 << 15
+_OF_A_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE_REQUEST
+LIST: Final = _READ_FOLDER
+READ: Final = _READ_FILE | _READ_FOLDER
+RUN: Final = READ | _EXECUTE
+WRITE: Final = (
+    READ | _WRITE_FILE | _TRUNCATE | _REMOVE_FOLDER | _REMOVE_FILE | _MAKE_FOLDER | _MAKE_FILE | _MAKE_LINK | _MOVE
+)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -122,7 +106,7 @@ def close_the_world() -> list[str]:
 
 def open_points() -> list[str]:
     """What `limit` and `close_the_world` would say here, asked of the kernel; nothing is closed."""
-    return _open(_has_landlock(), _has_seccomp()) + ([] if _memory_is_held() else [NO_MEMORY_LIMIT])
+    return _open(_has_landlock(), has_seccomp()) + ([] if _memory_is_held() else [NO_MEMORY_LIMIT])
 
 
 def _open(landlock: bool, seccomp: bool) -> list[str]:
@@ -187,7 +171,61 @@ def _ruleset(rights: list[int]) -> int:
 
 
 def _has_landlock() -> bool:
-    return _call(_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION) > 0
+    return landlock_version() > 0
+
+
+def landlock_version() -> int:
+    """Of this kernel's Landlock; 0 where it has none."""
+    return max(0, _call(_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION))
+
+
+class Files:
+    """What of the files is left to a process that keeps to it: nothing, but for what is allowed.
+
+    Nor is a port left, or with `network` all of them, nor signals and sockets by name of the processes outside, as far
+    as this kernel can close them. `fd` may be inherited, so that another process keeps to it.
+    """
+
+    def __init__(self, *, network: bool = False) -> None:
+        """Raises OSError where the kernel has no Landlock."""
+        rights = [_known(field) for field in range(_LANDLOCK_FIELDS)]
+        if network:
+            rights[1] = 0
+        self.fd = _ruleset(rights)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "this kernel has no Landlock")
+
+    def allow(self, fd: int, rights: int) -> None:
+        """`rights` (LIST, READ, RUN, WRITE) to the open file or folder and all beneath it. Raises OSError."""
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_A_FILE
+        if rights and _call(_LANDLOCK_ADD, self.fd, _LANDLOCK_BENEATH, struct.pack("=Qi", rights, fd), 0) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.fd)
+
+
+def keep_to(files: int, calls: bytes) -> bool:
+    """Whether this process, and all that it starts or becomes, now keeps to `Files` (their descriptor) and to a filter.
+
+    This process has one thread, and gains no right by running another program from now on.
+    """
+    return (
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1) == 0
+        and _give_up_capabilities()
+        and _call(_LANDLOCK_RESTRICT, files, 0) == 0
+        and apply_filter(calls)
+    )
+
+
+def _give_up_capabilities() -> bool:
+    """Whether root's rights are gone: with no new privileges, no program that is run gives them back."""
+    found = filters.machine()
+    header, none = struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(_CAPABILITY_BYTES)
+    return found is not None and _call(_CAPSET[found[0]], header, none) == 0
 
 
 # ---------------------------------------------------------------- seccomp
@@ -195,43 +233,21 @@ def _has_landlock() -> bool:
 
 def _seccomp() -> bool:
     """All calls but the allowed are refused."""
-    code = _filter()
-    if code is None:
-        return False
+    code = filters.compute_only()
+    return code is not None and apply_filter(code)
+
+
+def apply_filter(code: bytes) -> bool:
+    """Whether the filter (of `filters`) holds now, for this process and all that it starts or becomes."""
     held = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(code) // _WORD_BYTES, ctypes.addressof(held))
+    program = struct.pack("@HP", len(code) // filters.INSTRUCTION_BYTES, ctypes.addressof(held))
     return _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program) == 0
 
 
-def _filter() -> bytes | None:
-    """The filter's code for this machine; None where its calls' numbers are not known.
-
-    A call of another machine's table (32 bits) ends the process; one of x32's table is refused, for no number of
-    theirs is allowed.
-    """
-    machine = _machine()
-    if machine is None:
-        return None
-    column, name = machine
-    numbers = [number[column] for number in _ALLOWED.values()]
-    code = [
-        *((_LOAD, 0, 0, _MACHINE_AT), (_IF_EQUAL, 1, 0, name), (_RETURN, 0, 0, _KILL)),
-        (_LOAD, 0, 0, _NUMBER_AT),
-        *((_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)),
-        *((_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)),
-    ]
-    return b"".join(struct.pack("=HBBI", *each) for each in code)
-
-
-def _machine() -> tuple[int, int] | None:
-    is_64_bit = struct.calcsize("P") == _WORD_BYTES
-    return _MACHINES.get(os.uname().machine) if sys.platform == "linux" and is_64_bit else None
-
-
-def _has_seccomp() -> bool:
+def has_seccomp() -> bool:
     """The kernel that has it looks for the filter where none is."""
     return (
-        _machine() is not None
+        filters.machine() is not None
         and _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER) != 0
         and ctypes.get_errno() == errno.EFAULT
     )

@@ -1,0 +1,81 @@
+"""`lnk uninstall`: nothing of Link runs or is named in a client any more; with `--agents`, the agents go too."""
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from lnk.agent import bridge, clients
+from lnk.agent.folders import Agents
+from lnk.agent.tools import Tools
+from lnk.cli.output import counted, say, say_json, tell
+from lnk.errors import LinkError, Refused, from_os
+
+YES: Final = "yes"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command, which is `lnk uninstall` itself."""
+    parser.description = "Stop everything, and take Link out of your MCP clients; your agents stay unless --agents."
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--agents", action="store_true", help="delete every agent too: its documents, conversations, notes and index"
+    )
+    parser.set_defaults(run=_uninstall)
+
+
+def _uninstall(asked: argparse.Namespace) -> int:
+    agents, broken = Agents(asked.link_home).listed()
+    if asked.agents and sys.stdin.isatty() and not asked.json:
+        _confirm([agent.folder for agent in agents])
+    tools = Tools(asked.link_home)
+    ended = 0
+    names = [tool.name for tool in tools.listed()]
+    for name in names:
+        ended += bridge.stop(asked.link_home, name)
+        tools.remove(name)
+    left = [*(each for agent in agents for each in _taken_out(agent.name, asked.environment)), *map(str, broken)]
+    removed = [agent.folder for agent in agents] if asked.agents else []
+    for folder in removed:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise from_os(error, f"remove {folder}") from None
+    for folder in (tools.root, f"{asked.link_home}/Agents", asked.link_home):
+        with contextlib.suppress(OSError):  # another's files are in it
+            os.rmdir(folder)
+    if asked.json:
+        say_json({"tools": names, "ended": ended, "agents_removed": removed, "left": left})
+        return 0
+    say(f"Removed {counted(len(names), 'tool')}; {counted(ended, 'session')} ended.")
+    if removed:
+        say(f"Deleted {counted(len(removed), 'agent')} and all of their files.")
+    elif agents:
+        say(f"{counted(len(agents), 'agent')} and their files stay in {asked.link_home}/Agents.")
+    say("`pip uninstall link-memory` removes the program itself.")
+    for each in left:
+        tell(f"lnk: {each}")
+    return 0
+
+
+def _confirm(folders: list[str]) -> None:
+    for folder in folders:
+        say(folder)
+    say(f"All of this is deleted, the notes and conversations too. Type {YES} to go on:")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip().lower() != YES:
+        raise Refused("Nothing was removed.")
+
+
+def _taken_out(name: str, environment: dict[str, str]) -> Iterator[str]:
+    """The agent's memory is taken out of every client; gives in words where it could not be."""
+    for client in clients.CLIENTS.values():
+        try:
+            change = clients.plan(client, clients.server_name(name), None, environment)
+            if change.changed:
+                clients.write(change)
+        except LinkError as error:
+            yield str(error)

@@ -1,0 +1,406 @@
+"""The gate of a tool's proxy: what goes on, what is asked, what is answered in the tool's place, and what is logged."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lnk.agent.gate import (
+    ALLOW,
+    DENY,
+    EXPIRED,
+    HELD_MAX,
+    UNANSWERED_MAX,
+    Ask,
+    Gate,
+    Record,
+    ToClient,
+    ToTool,
+    Withdraw,
+    sizes,
+)
+from lnk.lines import TOO_LONG
+
+MODERN = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+
+
+def line(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def message(method: str, number: Any = 1, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def call(name: str, number: Any = 1, **params: Any) -> bytes:
+    return line(message("tools/call", number, name=name, **params))
+
+
+def answered(number: Any = 1, **result: Any) -> bytes:
+    return line({"jsonrpc": "2.0", "id": number, "result": result})
+
+
+def given_to_client(actions: list[Any]) -> list[Any]:
+    return [json.loads(each.line) for each in actions if isinstance(each, ToClient)]
+
+
+def outcomes(actions: list[Any]) -> list[tuple[str, str]]:
+    return [(each.call, each.outcome) for each in actions if isinstance(each, Record)]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate(["search", "remember"])
+
+
+# ------------------------------------------------------------ what goes on
+
+
+@pytest.mark.requirement("NAME-3", "NOTES-6")
+@pytest.mark.parametrize("name", ["search", "remember"])
+def test_a_call_on_the_list_goes_on_byte_for_byte(gate: Gate, name: str):
+    text = b'  {"id" : "\\u0061", "jsonrpc":"2.0",  "method":"tools\\/call","params":{"name":"%s"} , "more":[1.50]}\r'
+    text = text % name.encode()
+    assert gate.from_client(text, 0.0) == [ToTool(text + b"\n")]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        message("initialize", protocolVersion="2025-11-25"),
+        message("ping"),
+        message("tools/list", _meta=MODERN),
+        message("server/discover", _meta=MODERN),
+        message("resources/read", uri="a:b"),
+        message("prompts/get", name="hello", arguments={}),
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 5, "result": {}},
+        {"jsonrpc": "2.0", "id": "x", "error": {"code": -1, "message": "no"}},
+        [message("ping", 1), message("tools/list", 2), {"jsonrpc": "2.0", "method": "notifications/initialized"}],
+    ],
+)
+def test_what_the_protocol_itself_says_goes_on(gate: Gate, asked: Any):
+    assert gate.from_client(line(asked), 0.0) == [ToTool(line(asked) + b"\n")]
+
+
+@pytest.mark.requirement("NAME-3")
+def test_any_other_call_is_asked_first_and_then_goes_on_as_it_came(gate: Gate):
+    text = call("delete", 7, arguments={"path": "a"}, _meta={"link.local/thread": "link:main"})
+    assert gate.from_client(text, 1.0) == [Ask(1, "delete", "link:main", {"path": "a"})]
+    assert gate.answer(1, ALLOW, 4.0) == [ToTool(text + b"\n")]
+    actions = gate.from_tool(answered(7), 4.5)
+    assert actions == [
+        ToClient(answered(7) + b"\n"),
+        Record("delete", "link:main", {"path": 3}, "ok", 1.0, 0.5, 3.0),
+    ]
+
+
+def test_a_method_that_is_none_of_the_protocol_s_is_asked(gate: Gate):
+    assert gate.from_client(line(message("files/wipe", 3, path="a")), 0.0) == [Ask(1, "files/wipe", "", {"path": "a"})]
+    actions = gate.answer(1, DENY, 1.0)
+    assert given_to_client(actions)[0]["error"]["code"] == -32001
+    assert outcomes(actions) == [("files/wipe", "refused")]
+
+
+@pytest.mark.parametrize(("verdict", "outcome"), [(DENY, "refused"), (EXPIRED, "expired")])
+@pytest.mark.parametrize("meta", [{}, MODERN])
+def test_a_refusal_is_a_result_that_the_model_reads(gate: Gate, verdict: str, outcome: str, meta: dict[str, str]):
+    gate.from_client(call("delete", 7, _meta=meta), 0.0)
+    actions = gate.answer(1, verdict, 600.0)
+    (answer,) = given_to_client(actions)
+    assert (answer["id"], answer["result"]["isError"]) == (7, True)
+    assert answer["result"].get("resultType") == ("complete" if meta else None)
+    assert outcomes(actions) == [("delete", outcome)]
+    assert gate.from_client(call("search", 7), 601.0) == [ToTool(call("search", 7) + b"\n")]
+
+
+def test_a_tool_cannot_answer_what_the_owner_has_not_allowed(gate: Gate):
+    gate.from_client(call("delete", 7), 0.0)
+    assert gate.from_tool(answered(7), 1.0) == []
+    assert gate.dropped == 1
+    assert gate.answer(1, ALLOW, 2.0) == [ToTool(call("delete", 7) + b"\n")]
+
+
+def test_more_calls_than_a_person_reads_are_refused_at_once(gate: Gate):
+    for number in range(HELD_MAX):
+        assert isinstance(gate.from_client(call("delete", number), 0.0)[0], Ask)
+    actions = gate.from_client(call("delete", 99), 0.0)
+    assert given_to_client(actions)[0]["result"]["isError"]
+    assert outcomes(actions) == [("delete", "refused")]
+
+
+# ------------------------------------------------------------ no two readings
+
+DELETE = '"method":"tools/call","params":{"name":"delete"}'
+TWO_READINGS = [
+    '{"jsonrpc":"2.0","id":1,"method":"ping",DELETE}',
+    '{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call","params":{"name":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call","params":{"name":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"result":{},DELETE}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","name":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","Name":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","n\\u0061me":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"NAME":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search"},"Params":{"name":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search"},"param\u017f":{"name":"delete"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","arguments":{"a":1,"a":2}}}',
+    '{"jsonrpc":"2.0","id":1,"method":"ping","x":\r{"jsonrpc":"2.0","id":2,DELETE}\r}',
+    '{"jsonrpc":"2.0","id":1,"method":"ping"}{"jsonrpc":"2.0","id":2,DELETE}',
+    '\ufeff{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search"}}',
+    '{"jsonrpc":"2.0","id":1.0,"method":"tools/call","params":{"name":"search"}}',
+    '{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"search"}}',
+    '{"jsonrpc":"2.0","id":true,"method":"tools/call","params":{"name":"search"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":["search"]}}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["search"]}',
+    '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","arguments":{"a":NaN}}}',
+    '{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"search"}}',
+    '{"id":1,"method":"tools/call","params":{"name":"search"}}',
+    '{"jsonrpc":"2.0","id":1}',
+    "[]",
+    "[" * 100_000,
+    "7",
+    '"search"',
+    "null",
+    "search",
+]
+
+
+@pytest.mark.parametrize("text", TWO_READINGS, ids=range(len(TWO_READINGS)))
+def test_what_two_readers_could_take_for_two_things_is_answered_and_goes_nowhere(gate: Gate, text: str):
+    actions = gate.from_client(text.replace("DELETE", DELETE).encode(), 0.0)
+    assert [each["error"]["code"] < 0 for each in given_to_client(actions)] == [True]
+    assert len(actions) == 1
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe{\x00}\x00", b"{\x00}", b'{"jsonrpc":"2.0","id":1,"method":"ping\xff"}', TOO_LONG]
+)
+def test_what_is_no_utf8_line_goes_nowhere(gate: Gate, data: Any):
+    assert len(given_to_client(gate.from_client(data, 0.0))) == 1
+
+
+@pytest.mark.parametrize("name", ["Search", "search ", "SEARCH", "search\u0000", "sear\\u0063h2", "", "search\ud800"])
+def test_a_name_that_is_almost_on_the_list_is_asked(gate: Gate, name: str):
+    assert isinstance(gate.from_client(call(name), 0.0)[0], Ask)
+
+
+@pytest.mark.parametrize("method", ["tools/call", "files/wipe", "notifications/unheard", "Tools/Call"])
+def test_a_call_that_wants_no_answer_goes_nowhere_and_is_logged(gate: Gate, method: str):
+    asked = {"jsonrpc": "2.0", "method": method, "params": {"name": "delete"}}
+    actions = gate.from_client(line(asked), 0.0)
+    assert [type(each) for each in actions] == [Record]
+    assert actions[0].outcome == "refused"
+
+
+def test_an_id_that_is_not_answered_yet_is_refused(gate: Gate):
+    gate.from_client(call("search", 7), 0.0)
+    actions = gate.from_client(call("search", 7), 0.0)
+    assert "not answered yet" in given_to_client(actions)[0]["error"]["message"]
+    assert len(actions) == 1
+    assert isinstance(gate.from_client(call("search", "7"), 0.0)[0], ToTool)
+
+
+def test_an_array_of_which_one_must_be_asked_goes_nowhere_and_says_which(gate: Gate):
+    messages = [
+        message("tools/call", 1, name="search"),
+        message("tools/call", 2, name="delete"),
+        {"jsonrpc": "2.0", "id": 9, "result": {}},
+        message("ping", 3),
+        message("ping", 3),
+    ]
+    actions = gate.from_client(line(messages), 0.0)
+    (answers,) = given_to_client(actions)
+    assert [(each["id"], each["error"]["code"]) for each in answers] == [
+        (1, -32600),
+        (2, -32001),
+        (3, -32600),
+        (3, -32600),
+    ]
+    assert "alone" in answers[1]["error"]["message"]
+    assert outcomes(actions) == [("delete", "refused")]
+    assert gate.unanswered == 0
+
+
+def test_unanswered_requests_have_a_limit(gate: Gate):
+    for number in range(UNANSWERED_MAX):
+        gate.from_client(call("search", number), 0.0)
+    assert given_to_client(gate.from_client(call("search", "more"), 0.0))[0]["error"]["code"] == -32004
+
+
+# ------------------------------------------------------------ what a tool says
+
+
+def test_an_answer_goes_on_once_and_only_to_what_was_asked(gate: Gate):
+    gate.from_client(call("search", 7), 0.0)
+    assert gate.from_tool(answered(8), 0.0) == []
+    assert gate.from_tool(answered("7"), 0.0) == []
+    assert gate.from_tool(answered(True), 0.0) == []
+    assert given_to_client(gate.from_tool(answered(7), 0.0)) == [json.loads(answered(7))]
+    assert gate.from_tool(answered(7), 0.0) == []
+    assert gate.dropped == 4
+
+
+def test_answers_come_in_any_order(gate: Gate):
+    for number in (1, 2, 3):
+        gate.from_client(call("search", number), 0.0)
+    assert [given_to_client(gate.from_tool(answered(number), 0.0))[0]["id"] for number in (3, 1, 2)] == [3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"jsonrpc":"2.0","id":7,"result":{},"id":8}',
+        '{"jsonrpc":"2.0","id":7,"result":{},"ID":8}',
+        '{"jsonrpc":"2.0","id":7,"result":{},"\\u0069d":8}',
+        '{"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1,"message":""}}',
+        '{"jsonrpc":"2.0","id":7,"result":{},"method":"ping"}',
+        '{"jsonrpc":"2.0","ID":7,"result":{}}',
+        '{"id":7,"result":{}}',
+        "Server is listening",
+        "[1, 2]",
+        "[]",
+        "[" * 100_000,
+        "\ufeff{}",
+    ],
+)
+def test_what_a_tool_writes_that_is_no_message_is_dropped_and_counted(gate: Gate, text: str):
+    gate.from_client(call("search", 7), 0.0)
+    gate.from_client(call("search", 8), 0.0)
+    assert given_to_client(gate.from_tool(text.encode(), 0.0)) == []
+    assert gate.dropped > 0
+    assert gate.unanswered == 2
+
+
+def test_a_tool_s_own_requests_and_word_go_on(gate: Gate):
+    for said in (
+        message("sampling/createMessage", 7),
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 2}},
+        {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "?"}},
+    ):
+        assert gate.from_tool(line(said), 0.0) == [ToClient(line(said) + b"\n")]
+
+
+def test_of_an_array_what_was_not_asked_is_taken_out(gate: Gate):
+    gate.from_client(call("search", 1), 0.0)
+    one, two = json.loads(answered(1, a=[{"b": 1}])), json.loads(answered(2))
+    actions = gate.from_tool(line([one, two]), 0.0)
+    assert given_to_client(actions) == [[one]]
+    assert outcomes(actions) == [("search", "ok")]
+
+
+def test_keys_of_what_a_tool_found_may_repeat(gate: Gate):
+    gate.from_client(call("search", 1), 0.0)
+    text = b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"PATH":1,"Path":2,"path":{"id":4,"id":5}}}}'
+    assert gate.from_tool(text, 0.0)[0] == ToClient(text + b"\n")
+
+
+# ------------------------------------------------------------ calls that are given up
+
+
+def test_a_call_that_waits_for_the_owner_is_given_up(gate: Gate):
+    gate.from_client(call("delete", 7), 0.0)
+    gave_up = line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+    actions = gate.from_client(gave_up, 1.0)
+    assert actions[0] == Withdraw(1)
+    assert outcomes(actions) == [("delete", "cancelled")]
+    assert gate.answer(1, ALLOW, 2.0) == []
+
+
+def test_a_call_that_the_tool_has_is_given_up_there_and_its_late_answer_dropped(gate: Gate):
+    gate.from_client(call("search", 7), 0.0)
+    gave_up = line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+    actions = gate.from_client(gave_up, 1.0)
+    assert actions[0] == ToTool(gave_up + b"\n")
+    assert outcomes(actions) == [("search", "cancelled")]
+    assert gate.from_tool(answered(7), 2.0) == []
+    assert gate.dropped == 0
+
+
+def test_at_the_end_whatever_is_not_answered_is_answered_with_why(gate: Gate):
+    gate.from_client(call("search", 1), 0.0)
+    gate.from_client(call("delete", 2), 0.0)
+    gate.from_client(line(message("tools/list", 3)), 0.0)
+    actions = gate.close("The tool ended.", 5.0)
+    assert [(each["id"], each["error"]["message"]) for each in given_to_client(actions)] == [
+        (number, "The tool ended.") for number in (1, 2, 3)
+    ]
+    assert [each for each in actions if isinstance(each, Withdraw)] == [Withdraw(1)]
+    assert outcomes(actions) == [("search", "unanswered"), ("delete", "unanswered")]
+
+
+# ------------------------------------------------------------ what is logged
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ({"result": {"content": []}}, "ok"),
+        ({"result": {"content": [], "isError": False}}, "ok"),
+        ({"result": {"content": [], "isError": True}}, "failed"),
+        ({"error": {"code": -32602, "message": "no"}}, "error"),
+    ],
+)
+def test_the_log_says_what_came_of_a_call(gate: Gate, said: dict[str, Any], outcome: str):
+    gate.from_client(call("search"), 1.0)
+    assert outcomes(gate.from_tool(line({"jsonrpc": "2.0", "id": 1, **said}), 2.0)) == [("search", outcome)]
+
+
+def test_the_log_holds_no_text(gate: Gate):
+    secret = "the code is 4711"
+    gate.from_client(
+        call(secret, arguments={secret: secret, "query": secret}, _meta={"link.local/thread": secret}), 0.0
+    )
+    (record,) = (each for each in gate.answer(1, DENY, 0.0) if isinstance(each, Record))
+    assert record == Record("?", "?", {"?": 18, "query": 18}, "refused", 0.0, None, 0.0)
+
+
+def test_sizes_are_bytes_of_json_and_names_are_few():
+    assert sizes({"query": "ü", "n": 5, "list": [1, {"a": None}], "half": "\ud800"}) == {
+        "query": 4,
+        "n": 1,
+        "list": 14,
+        "half": 5,
+    }
+    assert len(sizes({f"a{number}": 1 for number in range(1000)})) == 33
+
+
+def test_a_request_of_the_protocol_is_not_logged(gate: Gate):
+    gate.from_client(line(message("tools/list")), 0.0)
+    assert gate.from_tool(answered(1, tools=[]), 0.0) == [ToClient(answered(1, tools=[]) + b"\n")]
+
+
+# ------------------------------------------------------------ whatever comes
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["2.0", "tools/call", "search", "delete", "ping"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["jsonrpc", "id", "method", "params", "name", "result", "Method", "arguments", "_meta"]),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def _calls_of(line: bytes) -> list[Any]:
+    found = json.loads(line)
+    return [each["params"]["name"] for each in (found if isinstance(found, list) else [found]) if "params" in each]
+
+
+@given(st.lists(st.one_of(JSON.map(line), st.binary(max_size=40)), max_size=6))
+def test_whatever_comes_nothing_is_called_that_is_not_on_the_list(lines: list[bytes]):
+    gate = Gate(["search"])
+    for number, text in enumerate([*lines, call("search", "last")]):
+        actions = gate.from_client(text, 0.0)
+        for action in actions:
+            if isinstance(action, ToTool):
+                assert action.line == text + b"\n"
+                assert b"tools/call" not in text or set(_calls_of(text)) <= {"search", "delete"}
+                found = json.loads(text)
+                for each in found if isinstance(found, list) else [found]:
+                    assert each.get("method") != "tools/call" or each["params"]["name"] == "search"
+        assert number < len(lines) or actions == [ToTool(text + b"\n")]

@@ -1,0 +1,414 @@
+"""The one opening of a sandbox: its program reaches the model that is served outside, late or again, and no more."""
+
+import array
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import pytest
+
+import lnk
+from conftest import LNK
+from ends.model_server import ModelServer
+from ends.runtimes import Answering, Server, ended, lm_studio
+from lnk.contract.embedding import parse_address
+from lnk.contract.shape import format_value
+from lnk.errors import Invalid
+from lnk.memory.endpoint import Endpoint
+from lnk.models.beside import Behind
+from lnk.models.opening import Opening
+from lnk.models.relay import HOST, Target
+from lnk.models.serve import serve as serving
+from lnk.sandbox.launch import launch
+from lnk.sandbox.policy import Policy
+from lnk.sandbox.programs import needs
+from lnk.sandbox.ways import Tried, Way, tried
+from test_models import Home, unused_port
+from test_models_wired import beside
+
+USAGE, INVALID = 2, 10
+WAIT_S: Final = 30
+TRIES: Final = 600  # within WAIT_S
+MODEL: Final = "bge-m3"
+NOTHING_THERE: Final = "closed the connection without an answer"  # in the endpoint's words
+SOURCE: Final = str(Path(lnk.__file__).parent.parent)
+OWN_NETWORK: Final = (Way.BUBBLEWRAP, Way.BUNDLED)
+
+# Run in the sandbox: the engine's own client of a model, told the address once, and what else may be tried.
+INSIDE: Final = """
+import json, socket, sys
+from lnk.contract.embedding import parse_address
+from lnk.errors import Unavailable
+from lnk.memory.endpoint import Endpoint
+endpoint = Endpoint(parse_address(sys.argv[1]), sys.argv[2])
+for line in sys.stdin:
+    asked = json.loads(line)
+    try:
+        if "text" in asked:
+            answer = {"vector": endpoint.encode([asked["text"]])[0].hex()}
+        else:
+            socket.create_connection((asked["host"], asked["port"]), 2).close()
+            answer = {"connected": True}
+    except (OSError, Unavailable) as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer), flush=True)
+"""
+
+# What starts a session: the server of its model beside, and then it becomes the sandbox.
+SESSION: Final = """
+import os, socket, sys
+from lnk.contract.shape import parse
+from lnk.models.beside import start_beside
+from lnk.sandbox.launch import become
+from lnk.sandbox.policy import Policy
+from lnk.sandbox.ways import Tried
+model, policy, way, *argv = sys.argv[1:]
+policy, way = parse(policy, Policy, "the policy"), parse(way, Tried, "the way")
+outside, inside = socket.socketpair()
+start_beside(model, policy.port, os.environ, opening=outside.fileno())
+outside.close()
+become(policy, argv, way, opening=inside.fileno())
+"""
+
+
+class Sandbox(NamedTuple):
+    """How INSIDE is run with a network of its own: a way that this machine has, and the program's file."""
+
+    way: Tried
+    file: str
+
+    def argv(self, port: int) -> list[str]:
+        return [self.file, f"http://{HOST}:{port}/v1", MODEL]
+
+    def policy(self, port: int) -> Policy:
+        """What it needs, and this one port."""
+        needed = needs(self.file, {})
+        return Policy(programs=(*needed.programs, SOURCE), environment={"PYTHONPATH": SOURCE}, port=port)
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
+    way = next((each for each in tried(os.environ) if each.works and each.way in OWN_NETWORK), None)
+    if way is None:
+        pytest.skip("NOT TESTED: bubblewrap does not run here, and nothing else gives a program a network of its own")
+    file = tmp_path_factory.mktemp("inside") / "inside"
+    file.write_text(f"#!{sys.executable}\n{INSIDE}")
+    file.chmod(0o755)
+    return Sandbox(way, str(file))
+
+
+class Inside:
+    """The program in the sandbox, which does as it is asked."""
+
+    def __init__(self, argv: list[str], **more: Any) -> None:
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=WAIT_S)
+
+    def ask(self, **asked: object) -> dict[str, Any]:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def connect(self, port: int, host: str = HOST) -> dict[str, Any]:
+        return self.ask(host=host, port=port)
+
+    def vector(self, text: str = "a car") -> str:
+        """The text's vector as soon as the model gives one."""
+        for _ in range(TRIES):
+            answer = self.ask(text=text)
+            if "vector" in answer:
+                return str(answer["vector"])
+            threading.Event().wait(WAIT_S / TRIES)
+        raise AssertionError(answer)
+
+
+@contextlib.contextmanager
+def sandboxed(port: int, sandbox: Sandbox, theirs: socket.socket) -> Iterator[Inside]:
+    """The program in a sandbox whose port comes out through the pair."""
+    with theirs, launch(sandbox.policy(port), sandbox.argv(port), sandbox.way, opening=theirs.fileno()) as launched:
+        started = Inside(launched.argv, env=launched.environment, pass_fds=launched.fds)
+    with started:
+        yield started
+
+
+@contextlib.contextmanager
+def opened(port: int, sandbox: Sandbox) -> Iterator[tuple[Inside, Opening]]:
+    """A program in a sandbox, and its opening, which leads nowhere yet."""
+    ours, theirs = socket.socketpair()
+    opening = Opening(ours.detach(), port)
+    with sandboxed(port, sandbox, theirs) as inside:
+        yield inside, opening
+        opening.close()
+
+
+@contextlib.contextmanager
+def session(home: Home, port: int, sandbox: Sandbox, **more: Any) -> Iterator[Inside]:
+    """A program in a sandbox whose model is served beside it."""
+    told = [MODEL, format_value(sandbox.policy(port)), format_value(sandbox.way), *sandbox.argv(port)]
+    with Inside([sys.executable, "-c", SESSION, *told], env=home.environment, **more) as inside:
+        yield inside
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answering, int], Server]]:
+    servers: list[Server] = []
+
+    def start(answer: Answering, port: int = 0) -> Server:
+        servers.append(Server(answer, port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        with contextlib.suppress(OSError):
+            server.close()
+
+
+def at(server: ModelServer) -> Target:
+    address = parse_address(server.url)
+    assert address
+    return Target(address)
+
+
+def outside(server: ModelServer, text: str) -> str:
+    """A text's vector, asked for without a sandbox."""
+    (vector,) = Endpoint(at(server).address, MODEL).encode([text])
+    assert vector
+    return vector.hex()
+
+
+# ---------------------------------------------------------------- what is reached, and what is not
+
+
+@pytest.mark.requirement("SANDBOX-2", "CONTRACT-6")
+def test_in_a_sandbox_the_model_is_reached_at_its_port_and_nothing_else_of_the_machine(sandbox):
+    port = unused_port()
+    with ModelServer() as model, socket.create_server((HOST, 0)) as other, opened(port, sandbox) as (inside, opening):
+        opening.target = at(model)
+        assert inside.vector("a car") == outside(model, "a car")
+        assert inside.vector("soup") == outside(model, "soup") != outside(model, "a car")
+        for machine in (model.port, other.getsockname()[1]):
+            for host in (HOST, "127.0.0.2"):
+                assert "refused" in inside.connect(machine, host)["error"]
+        assert "unreachable" in inside.connect(80, "192.0.2.1")["error"]
+        other.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+@pytest.mark.requirement("SANDBOX-2")
+def test_what_listens_at_that_port_of_the_machine_is_never_reached_in_the_models_place(sandbox):
+    """The port is told before anything serves the model; meanwhile anybody may come to have it outside."""
+    port = unused_port()
+    with socket.create_server((HOST, port)) as stranger, opened(port, sandbox) as (inside, opening):
+        assert NOTHING_THERE in inside.ask(text="a secret")["error"]
+        with ModelServer() as model:
+            opening.target = at(model)
+            assert inside.vector() == outside(model, "a car")
+            opening.target = None
+        inside.ask(text="a secret")
+        stranger.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+@pytest.mark.requirement("CONTRACT-8")
+def test_a_model_that_is_there_late_gone_and_there_again_is_found_without_the_program_started_again(sandbox):
+    port = unused_port()
+    with opened(port, sandbox) as (inside, opening):
+        assert NOTHING_THERE in inside.ask(text="a car")["error"]
+        with ModelServer() as model:
+            opening.target = at(model)
+            assert inside.vector() == outside(model, "a car")
+        assert "error" in inside.ask(text="a car")  # it is gone, and the opening was not told
+        with ModelServer(port=opening.target.address.port, dims=16) as model:
+            assert inside.vector() == outside(model, "a car")
+
+
+@pytest.mark.requirement("SANDBOX-2")
+def test_an_opening_leads_to_what_is_served_while_it_is_and_nowhere_after(home, serve, sandbox):
+    port, server = unused_port(), serve(lm_studio(f"text-embedding-{MODEL}"))
+    home.look(lm_studio=server)
+    with opened(port, sandbox) as (inside, opening):
+        for _ in range(2):
+            with serving(MODEL, home.environment, opening=opening, wait_s=WAIT_S) as served:
+                assert served.line.url == f"http://{HOST}:{port}/v1"
+                inside.vector()
+            asked = len(server.asked)
+            assert NOTHING_THERE in inside.ask(text="a car")["error"]
+            assert len(server.asked) == asked
+
+
+# ---------------------------------------------------------------- served beside, and by this process
+
+
+@pytest.mark.requirement("CONTRACT-6", "CONTRACT-7", "CONTRACT-8", "SANDBOX-2")
+def test_what_is_served_beside_a_session_is_found_in_its_sandbox_late_and_again(home, serve, sandbox):
+    late, port = unused_port(), unused_port()
+    home.look(lm_studio=late)
+    with session(home, port, sandbox) as inside:
+        assert NOTHING_THERE in inside.ask(text="a car")["error"]
+        server = serve(lm_studio(f"text-embedding-{MODEL}"), late)
+        vector = inside.vector()
+        assert {body["model"] for body in server.posts()} == {f"text-embedding-{MODEL}"}  # put right on the way
+        with pytest.raises(ConnectionRefusedError):  # the model's port is the sandbox's alone
+            socket.create_connection((HOST, port), WAIT_S)
+        server.close()
+        assert "error" in inside.ask(text="a car")
+        serve(lm_studio(f"text-embedding-{MODEL}"), late)
+        assert inside.vector() == vector
+
+
+@pytest.mark.requirement("CONTRACT-6")
+@pytest.mark.parametrize("how", ["ends", "is killed"])
+def test_what_serves_the_model_ends_with_the_session_and_holds_none_of_its_pipes(home, serve, how, sandbox):
+    port = unused_port()
+    home.look(lm_studio=serve(lm_studio(f"text-embedding-{MODEL}")))
+    with socket.socket() as inherited, session(home, port, sandbox, pass_fds=(inherited.fileno(),)) as inside:
+        inside.vector()
+        ((server, argv),) = beside(inside.process.pid).items()
+        assert f"model serve {MODEL}" in argv
+        held = {os.readlink(each) for each in Path(f"/proc/{server}/fd").iterdir()}
+        pipes = {os.readlink(f"/proc/{inside.process.pid}/fd/{number}") for number in (0, 1)}
+        assert not held & {_name(inherited), *pipes}
+        if how == "ends":
+            inside.process.communicate(timeout=WAIT_S)
+        else:
+            os.kill(inside.process.pid, signal.SIGKILL)
+        assert ended(server)
+
+
+@pytest.mark.requirement("CONTRACT-6", "SANDBOX-2")
+def test_a_model_that_this_process_serves_is_found_in_the_sandbox_until_it_is_closed(home, serve, sandbox):
+    port = unused_port()
+    home.look(lm_studio=serve(lm_studio(f"text-embedding-{MODEL}")))
+    ours, theirs = socket.socketpair()
+    behind = Behind(MODEL, port, home.environment, wait_s=WAIT_S, opening=ours.detach())
+    with sandboxed(port, sandbox, theirs) as inside:
+        assert behind.may_serve(WAIT_S)
+        inside.vector()
+        behind.close()
+        for _ in range(TRIES):
+            if "refused" in inside.connect(port).get("error", ""):
+                break
+            threading.Event().wait(WAIT_S / TRIES)
+        else:
+            raise AssertionError("it is still taken")
+
+
+# ---------------------------------------------------------------- what comes through the pair
+
+
+def _sent(pair: socket.socket, said: bytes, *files: Any) -> None:
+    handles = array.array("i", [each.fileno() for each in files])
+    pair.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handles)] if files else [])
+
+
+def _let_go(path: str, number: int) -> bool:
+    """Whether this process comes to hold only so many of it."""
+    for _ in range(TRIES):
+        held = []
+        for each in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                held.append(os.readlink(f"/proc/self/fd/{each}"))
+        if held.count(path) == number:
+            return True
+        threading.Event().wait(WAIT_S / TRIES)
+    return False
+
+
+def _name(file: Any) -> str:
+    return os.readlink(f"/proc/self/fd/{file.fileno()}")
+
+
+@pytest.mark.parametrize("wrong", ["another byte", "no listener", "a file", "a Unix socket"])
+def test_anything_else_that_comes_through_the_pair_is_closed_and_leads_nowhere(wrong, tmp_path):
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(theirs)
+        if wrong == "another byte":
+            sent: Any = stack.enter_context(socket.create_server((HOST, 0)))
+        elif wrong == "no listener":
+            sent = stack.enter_context(socket.socket())
+        elif wrong == "a file":
+            sent = stack.enter_context((tmp_path / "file").open("wb"))
+        else:
+            sent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sent.bind(str(tmp_path / "socket"))
+            sent.listen()
+        opening = Opening(ours.detach(), 1)
+        _sent(theirs, b"X" if wrong == "another byte" else b"L", sent)
+        theirs.settimeout(WAIT_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert theirs.recv(1) == b""
+        assert _let_go(_name(sent), 1)
+        opening.close()
+
+
+@pytest.mark.parametrize("end", ["the other end", "close", "close twice"])
+def test_an_opening_to_which_nothing_comes_is_no_error_and_leaves_nothing_open(end):
+    ours, theirs = socket.socketpair()
+    name = _name(ours)
+    opening = Opening(ours.detach(), 1)
+    if end == "the other end":
+        theirs.close()
+    else:
+        opening.close()
+    assert _let_go(name, 0)
+    opening.close()
+    theirs.close()
+
+
+def test_a_listener_is_let_go_when_the_opening_is_closed():
+    ours, theirs = socket.socketpair()
+    opening = Opening(ours.detach(), 1)
+    listening = socket.create_server((HOST, 0))
+    name, port = _name(listening), listening.getsockname()[1]
+    with theirs:
+        _sent(theirs, b"L", listening)
+        theirs.settimeout(WAIT_S)
+        assert theirs.recv(1) == b""  # it has taken it, and closed the pair
+    listening.close()
+    with socket.create_connection((HOST, port), WAIT_S) as client:
+        assert client.recv(1) == b""
+    opening.close()
+    assert _let_go(name, 0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, port), WAIT_S)
+
+
+def test_a_descriptor_that_is_no_unix_socket_is_refused(tmp_path):
+    with (tmp_path / "file").open("wb") as file, socket.socket() as stream:
+        for wrong in (file, stream):
+            with pytest.raises(Invalid, match=f"descriptor {wrong.fileno()} is no"):
+                Opening(wrong.fileno(), 1)
+        with pytest.raises(Invalid, match="descriptor 99999 is no"):
+            Opening(99_999, 1)
+        assert file.write(b"still ours") and stream.fileno() >= 0
+
+
+def test_the_command_takes_an_opening_with_its_port_alone(home):
+    assert "--port" in home.refused(USAGE, "model", "serve", MODEL, "--opening", "0")
+    assert "is no socket" in home.refused(INVALID, "model", "serve", MODEL, "--port", "1", "--opening", "0")
+    done = subprocess.run([LNK, "model", "serve", MODEL, "--opening", "-1"], capture_output=True, env=home.environment)
+    assert done.returncode == USAGE
