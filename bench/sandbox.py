@@ -80,6 +80,7 @@ def _starts(agent: Agent, state: Path, ways: Sequence[Tried], runs: int) -> dict
     return {
         "ms_median": {kind: round(statistics.median(times), 1) for kind, times in took.items()},
         "ms_over_bare_median": over,
+        "ms_over_bare_least": {kind: round(min(times) - min(took["bare"]), 1) for kind, times in took.items()},
         "goal_bubblewrap_ms_over": GOAL_BUBBLEWRAP_MS,
         "goal_run_ms_over": GOAL_RUN_MS,
     }
@@ -139,10 +140,13 @@ def _proxy(agent: Agent, state: Path, calls: int) -> dict[str, Any]:
         for each in (through, bare):
             each.open()
             each.settle()
-        small = _added(bare, through, calls, "list", tokens=50)
-        large = _added(bare, through, calls, "list", tokens=LARGE_TOKENS)
+        questions = corpus.questions(Path(str(agent.documents)).parent)
+        searches = _added(bare, through, [("search", {"query": each}) for each in questions[:calls]])
+        small = _added(bare, through, [("list", {"tokens": 50})] * calls)
+        large = _added(bare, through, [("list", {"tokens": LARGE_TOKENS})] * calls)
         held = _private(through.pid)
     return {
+        "searches": searches,
         "small": small,
         "large": large,
         "goal_added_ms_p50": GOAL_CALL_MS,
@@ -152,19 +156,24 @@ def _proxy(agent: Agent, state: Path, calls: int) -> dict[str, Any]:
     }
 
 
-def _added(bare: Session, through: Session, calls: int, name: str, **arguments: object) -> dict[str, float]:
+def _added(bare: Session, through: Session, calls: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, float]:
+    """What these calls take without the proxy and with it, by turns; and the bytes of an answer's text."""
     took: tuple[list[float], list[float]] = ([], [])
+    size = 0
     with undisturbed():
-        for _ in range(calls):
-            for which, each in enumerate((bare, through)):
+        for number, (name, arguments) in enumerate(calls):
+            both = [(0, bare), (1, through)]
+            for which, each in both if number % 2 else reversed(both):
                 began = time.perf_counter()
-                each.ask(name, **arguments)
+                answer = each.call(name, arguments)
                 took[which].append((time.perf_counter() - began) * 1000)
+                size += len(answer.text.encode())
     without, with_it = (statistics.median(each) for each in took)
     return {
+        "answer_bytes_mean": size // (2 * len(calls)),
         "bare_ms_p50": round(without, 3),
         "proxied_ms_p50": round(with_it, 3),
-        "added_ms_p50": round(with_it - without, 3),
+        "added_ms_p50": round(statistics.median(b - a for a, b in zip(*took, strict=True)), 3),
     }
 
 

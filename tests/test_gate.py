@@ -12,6 +12,7 @@ from lnk.agent.gate import (
     DENY,
     EXPIRED,
     HELD_MAX,
+    SHORT_BYTES,
     UNANSWERED_MAX,
     Ask,
     Gate,
@@ -240,6 +241,49 @@ def test_an_answer_goes_on_once_and_only_to_what_was_asked(gate: Gate):
     assert given_to_client(gate.from_tool(answered(7), 0.0)) == [json.loads(answered(7))]
     assert gate.from_tool(answered(7), 0.0) == []
     assert gate.dropped == 4
+
+
+LONG = "x" * (SHORT_BYTES + 1)
+
+
+def test_a_long_answer_goes_on_before_it_is_read_whole_and_once(gate: Gate):
+    gate.from_client(call("search", 7), 0.0)
+    answer = answered(7, content=[{"type": "text", "text": LONG}], isError=True)
+    passed, check = gate.from_tool(answer, 1.0)
+    assert (passed, gate.unanswered) == (ToClient(answer + b"\n"), 0)
+    assert outcomes(gate.checked(check)) == [("search", "failed")]
+    assert (gate.from_tool(answer, 1.0), gate.dropped) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b', "id": 8}',
+        b', "Id": 8}',
+        b', "error": {"code": 1, "message": ""}}',
+        b', "method": "ping"}',
+        b"",
+        b"}}",
+        b"} x",
+    ],
+)
+def test_a_long_answer_that_can_be_taken_for_another_is_noticed(gate: Gate, end: bytes):
+    gate.from_client(call("search", 7), 0.0)
+    _, check = gate.from_tool(b'{"jsonrpc": "2.0", "id": 7, "result": {"text": "%s"}' % LONG.encode() + end, 1.0)
+    assert gate.checked(check) is None
+
+
+@pytest.mark.parametrize("number", ["9", "07", "-7", "7.0", "true", '"7"', '"\\u0037"'])
+def test_a_long_answer_to_what_was_not_asked_is_dropped(gate: Gate, number: str):
+    gate.from_client(call("search", 7), 0.0)
+    text = b'{"jsonrpc": "2.0", "id": %s, "result": {"text": "%s"}}' % (number.encode(), LONG.encode())
+    assert gate.from_tool(text, 1.0) == []
+    assert gate.unanswered == 1
+
+
+def test_what_the_owner_has_not_allowed_is_not_answered_at_length_either(gate: Gate):
+    gate.from_client(call("delete", 7), 0.0)
+    assert gate.from_tool(answered(7, text=LONG), 1.0) == []
 
 
 def test_answers_come_in_any_order(gate: Gate):

@@ -98,7 +98,7 @@ def test_the_engine_knows_no_harness_agent_or_command_line():
         "lnk.folder": set(),
     }
     assert "lnk.memory" not in closure("lnk.agent")
-    assert set(closure("lnk.mcp")) == {"lnk.mcp", "lnk.errors", "lnk.lines"}
+    assert set(closure("lnk.mcp")) == {"lnk.mcp", "lnk.errors", "lnk.lines", "lnk.streams"}
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -22,9 +22,10 @@ class Layer(NamedTuple):
 LAYERS: dict[str, Layer] = {
     "lnk.errors": Layer(),
     "lnk.lines": Layer(distributions=("msgspec",)),
+    "lnk.streams": Layer(),
     "lnk.layers": Layer(),
     "lnk.folder": Layer(own=("lnk.errors",)),
-    "lnk.mcp": Layer(own=("lnk.errors", "lnk.lines"), distributions=("msgspec",)),
+    "lnk.mcp": Layer(own=("lnk.errors", "lnk.lines", "lnk.streams"), distributions=("msgspec",)),
     "lnk.contract": Layer(own=("lnk.errors",), distributions=("msgspec",)),
     "lnk.confine": Layer(),
     "lnk.documents": Layer(
@@ -58,7 +59,7 @@ LAYERS: dict[str, Layer] = {
     "lnk.models": Layer(own=("lnk.errors", "lnk.contract"), distributions=("msgspec",)),
     "lnk.agent": Layer(
         own=(
-            *("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract"),
+            *("lnk.errors", "lnk.folder", "lnk.lines", "lnk.streams", "lnk.mcp", "lnk.contract"),
             *("lnk.confine", "lnk.sandbox", "lnk.models"),
         ),
         distributions=("msgspec",),

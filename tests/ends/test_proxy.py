@@ -322,6 +322,16 @@ def test_an_answer_that_nobody_waits_for_does_not_reach_the_client(opened: Open)
     assert "lines of the tool notes answered nothing" in wire.said()
 
 
+def test_a_long_answer_that_can_be_taken_for_another_ends_the_tool(opened: Open):
+    wire = opened(
+        "for number, _ in asked():\n"
+        '    print(\'{"jsonrpc":"2.0","id":%d,"result":{"a":"%s"},"id":9}\' % (number, \'x\' * 9000), flush=True)\n'
+    )
+    wire.send(call(1), call(2))
+    assert wire.ended() == 15
+    assert "can be taken for another" in wire.said()
+
+
 def test_an_endless_line_ends_the_tool_and_takes_no_memory(opened: Open):
     wire = opened(
         "import resource\nfor number, _ in asked():\n    while True: sys.stdout.write('x' * 65536)\n",

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -64,11 +64,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def state(self, engine: str) -> str:
         """Where the memory engine typed as `engine` keeps its index."""
         return f"{self.own}/memory/{engine}"
-
-
-def link_home(environment: Mapping[str, str]) -> str:
-    """Link's folder: `$LNK_HOME`, else `~/Link`."""
-    return os.path.abspath(os.path.expanduser(environment.get("LNK_HOME") or "~/Link"))
 
 
 def owner_name() -> str:

@@ -50,6 +50,8 @@ _KEYS: Final = frozenset(("jsonrpc", "id", "method", "params", "result", "error"
 _PARAMS: Final = frozenset(("name", "arguments", "_meta", "requestid"))
 _SPELT: Final = frozenset((*_KEYS, *_PARAMS, "requestId"))
 
+SHORT_BYTES: Final = 4096  # an answer up to this is decoded before it goes on
+_BEGINNING = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?(0|[1-9]\d{0,14}|"[A-Za-z0-9._:-]{1,100}"), ?"result": ?\{')
 _PLAIN_CALL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 _PLAIN_ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _PLAIN_THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=:-]{0,119}")
@@ -103,7 +105,15 @@ class Record(NamedTuple):
     owner_s: float | None
 
 
-Action = ToTool | ToClient | Ask | Withdraw | Record
+class Check(NamedTuple):
+    """An answer that went on by its beginning: it is to be read whole (`Gate.checked`), once it is written."""
+
+    line: bytes
+    request: "_Request"
+    now: float
+
+
+Action = ToTool | ToClient | Ask | Withdraw | Record | Check
 
 
 class _Request:
@@ -180,6 +190,9 @@ class Gate:
         """What to do for a line of the tool's: it goes on, or, where nobody waits for it, is dropped and counted."""
         if isinstance(line, TooLong) or not line.strip():
             return []
+        if request := self._begun(line):
+            del self._requests[request.id]
+            return [ToClient(line + b"\n"), Check(line, request, now)]
         try:
             found = json.loads(line.decode("utf-8"), object_pairs_hook=_Pairs)
         except (ValueError, RecursionError):
@@ -189,6 +202,29 @@ class Gate:
             records = self._said(found, now)
             return [] if records is None else [ToClient(line + b"\n"), *records]
         return self._said_together(found, line, now)
+
+    def checked(self, check: Check) -> list[Action] | None:
+        """The record of an answer that went on by its beginning; None where it is another than that said.
+
+        No reader of an answer that is none is harmed by it: what it could be taken for the tool could have said itself.
+        """
+        try:
+            found = json.loads(check.line.decode("utf-8"), object_pairs_hook=_Pairs)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, _Pairs):
+            return None
+        message = dict(found)
+        plain = len({key.casefold() for key in message}) == len(found) and _is_message(message)
+        if not plain or message.get("id") != check.request.id or "method" in message:
+            return None
+        return check.request.record(_outcome(message), check.now)
+
+    def _begun(self, line: bytes) -> _Request | None:
+        """The request that a long answer is to, by its beginning; decoding all of it takes longer than the rest."""
+        found = _BEGINNING.match(line) if len(line) > SHORT_BYTES else None
+        request = self._requests.get(json.loads(found[1])) if found else None
+        return request if request and not request.number else None
 
     def answer(self, number: int, verdict: str, now: float) -> list[Action]:
         """The owner said ALLOW or DENY of what was asked under `number`, nothing in time, or could not be asked."""
@@ -379,8 +415,8 @@ def _read(line: bytes | TooLong) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> Message:
     found = dict(pairs)
-    if len({key.casefold() for key in found}) != len(pairs):
-        raise ProtocolError(INVALID_REQUEST, "An object has a key twice, or two keys that differ in case alone.")
+    if len(found) != len(pairs):
+        raise ProtocolError(INVALID_REQUEST, "An object has a key twice.")
     return found
 
 

@@ -8,19 +8,20 @@ import contextlib
 import os
 import select
 import signal
-import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from lnk.agent.asks import Asks, Terminal
-from lnk.agent.gate import UNASKED, Action, Ask, Gate, Record, ToClient, ToTool, Withdraw
+from lnk.agent.gate import UNASKED, Action, Ask, Check, Gate, Record, ToClient, ToTool, Withdraw
+from lnk.agent.home import link_home
 from lnk.agent.journal import Journal, format_time
 from lnk.agent.toolfolder import LOG, Definition, hold_session, open_folder, open_lock, read_definition
 from lnk.errors import LinkError, Missing, Unavailable, from_os
 from lnk.lines import LINE_BYTES_MAX, Lines, TooLong
+from lnk.streams import Write, writer
 
 TOOL_LINE_BYTES_MAX: Final = 16 << 20  # the largest answer a client of ours takes
 WAITING_BYTES_MAX: Final = 1 << 18  # what waits for a side that does not read, and one line more
@@ -28,8 +29,6 @@ END_S: Final = 3.0  # a tool has so long to end after its input, and after each 
 TOLD_S: Final = 1.0  # and so long after a signal
 LOOK_S: Final = 0.2  # how often an answer of the owner's is looked for
 _READ_BYTES: Final = 1 << 16
-# A pipe that polls as writable takes this much without waiting (POSIX PIPE_BUF is at least 512, Linux has 4,096).
-_WRITE_BYTES: Final = select.PIPE_BUF
 _SIGNALLED: Final = 128
 _GONE: Final = select.POLLERR | select.POLLNVAL
 
@@ -38,10 +37,9 @@ _START: Final = (
 )
 
 
-def run(name: str, link_home: str | None = None) -> NoReturn:
+def run(name: str, home: str | None = None) -> NoReturn:
     """This process becomes one session with the tool, in the `Link` folder of its environment."""
-    home = link_home or os.path.abspath(os.path.expanduser(os.environ.get("LNK_HOME") or "~/Link"))
-    argv = command(home, name)
+    argv = command(home or link_home(os.environ), name)
     os.execv(argv[0], argv)
 
 
@@ -124,7 +122,7 @@ class _Waiting:
         self._lines.clear()
         self.size = 0
 
-    def write(self, write: Callable[[memoryview], int]) -> None:
+    def write(self, write: Write) -> None:
         """Writes of the first line what one call takes. Raises OSError, BlockingIOError where it takes nothing now."""
         count = write(self._lines[0])
         self.size -= count
@@ -136,33 +134,6 @@ class _Waiting:
 
     def has_room(self) -> bool:
         return self.size < WAITING_BYTES_MAX
-
-
-def _client() -> Callable[[memoryview], int]:
-    """What writes to standard output as much as it takes at once, and raises BlockingIOError where that is nothing.
-
-    The client shares the descriptor with us, so it is not set not to wait: it would be for them too.
-    """
-    kind = os.fstat(1).st_mode
-    if stat.S_ISSOCK(kind):
-        import socket  # 0.4 MB, which a pipe does without
-
-        stream = socket.socket(fileno=os.dup(1))
-        return lambda line: stream.send(line, socket.MSG_DONTWAIT)
-    if not stat.S_ISFIFO(kind):  # a file or a terminal is always ready
-        return lambda line: os.write(1, line[:_READ_BYTES])
-    with contextlib.suppress(OSError):
-        fd = os.open("/proc/self/fd/1", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # the same pipe, opened once more
-        return lambda line: os.write(fd, line)
-    poll = select.poll()
-    poll.register(1, select.POLLOUT)
-    return lambda line: _write_polled(poll, line)
-
-
-def _write_polled(poll: select.poll, line: memoryview) -> int:
-    if not poll.poll(0):
-        raise BlockingIOError
-    return os.write(1, line[:_WRITE_BYTES])
 
 
 class _Child:
@@ -258,11 +229,12 @@ class _Proxy:
         self._terminal = Terminal()
         self._signals = Signals()
         self._typed = os.isatty(0)
-        self._write = _client()
+        self._write = writer(1)
         self._client_lines, self._tool_lines = Lines(LINE_BYTES_MAX), Lines(TOOL_LINE_BYTES_MAX)
         self._pending: deque[bytes | TooLong] = deque()  # lines of one read of the client's, at most
         self._to_client, self._to_tool = _Waiting(), _Waiting()
         self._records: list[Record] = []
+        self._checks: list[Check] = []
         self._input_over = False  # nothing more comes from the client
         self._hung = False  # nobody writes to us any more; what is written already is read in its turn
         self._gone = False  # nobody reads what we write
@@ -414,6 +386,8 @@ class _Proxy:
             elif isinstance(action, Withdraw):
                 self._asks.withdraw(action.number)
                 self._terminal.withdraw(action.number)
+            elif isinstance(action, Check):
+                self._checks.append(action)
             else:
                 self._records.append(action)
 
@@ -453,6 +427,12 @@ class _Proxy:
 
     def _log(self) -> None:
         """Behind what is written: nobody waits for it."""
+        for check in self._checks:
+            records = self._gate.checked(check)
+            if records is None:
+                self._wrong = "wrote an answer that can be taken for another"
+            self._act(records or [], check.now)
+        self._checks.clear()
         if self._records:
             offset = time.time() - time.monotonic()
             for record in self._records:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from lnk import __version__
-from lnk.agent.folders import link_home
+from lnk.agent.home import link_home
 from lnk.cli import output
 from lnk.errors import INTERRUPTED, Invalid, LinkError, Unavailable, Usage
 
@@ -24,8 +24,8 @@ class _Parser(argparse.ArgumentParser):
         output.write(self.format_help())
 
 
-def parser(noun: str | None = None) -> argparse.ArgumentParser:
-    """The whole command line; given a noun, that one's commands alone, and the others by name."""
+def parser(noun: str | None = None, verb: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line; of what is not asked for by `noun` and `verb` perhaps the name alone."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object")
     top = _Parser(prog=output.command(), description="Your agents and their memory, on your own machine.")
@@ -34,14 +34,14 @@ def parser(noun: str | None = None) -> argparse.ArgumentParser:
     for name, (about, fill) in _NOUNS.items():
         found = nouns.add_parser(name, help=about)
         if noun in (None, name):
-            fill(found, common)
+            fill(found, common, verb)
     return top
 
 
 # What a noun's commands load, no other noun's command need load too: each is imported where it is wanted.
 
 
-def _agent(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+def _agent(parser: argparse.ArgumentParser, common: argparse.ArgumentParser, _: str | None) -> None:
     from lnk.cli import agents, memory, tools
 
     verbs = parser.add_subparsers(metavar="COMMAND", required=True, dest="verb")
@@ -52,22 +52,26 @@ def _agent(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     memory.add(remembering.add_subparsers(metavar="COMMAND", required=True, dest="call"), common)
 
 
-def _model(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+def _model(parser: argparse.ArgumentParser, common: argparse.ArgumentParser, _: str | None) -> None:
     from lnk.cli import models
 
     models.add(parser.add_subparsers(metavar="COMMAND", required=True, dest="verb"), common)
 
 
-def _sandbox(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
-    from lnk.cli import check, sandbox, tools
+def _sandbox(parser: argparse.ArgumentParser, common: argparse.ArgumentParser, verb: str | None) -> None:
+    from lnk.cli import sandbox
 
     verbs = parser.add_subparsers(metavar="COMMAND", required=True, dest="verb")
     sandbox.add(verbs, common)
+    if verb == "run":
+        return
+    from lnk.cli import check, tools
+
     check.add(verbs, common)
     tools.add_sandbox(verbs, common)
 
 
-def _uninstall(parser: argparse.ArgumentParser, _: argparse.ArgumentParser) -> None:
+def _uninstall(parser: argparse.ArgumentParser, _: argparse.ArgumentParser, __: str | None) -> None:
     from lnk.cli import uninstall
 
     uninstall.add(parser)
@@ -109,7 +113,7 @@ def _run(argv: list[str]) -> int:
     home = link_home(os.environ)
     _must_be_text(home, "$LNK_HOME")
     try:
-        asked = parser(next((word for word in argv if word in _NOUNS), None)).parse_args(argv)
+        asked = parser(*argv[:2]).parse_args(argv)
     except SystemExit:  # `--help` has been printed
         output.finish()
         raise

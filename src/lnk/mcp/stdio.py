@@ -16,13 +16,12 @@ from typing import Final, Protocol
 
 from lnk.lines import LINE_BYTES_MAX, Lines, TooLong
 from lnk.mcp.server import Call, Cancelled, Reply, Service, Session
+from lnk.streams import writer
 
 CALLS_MAX: Final = 32  # calls that wait at once; with more, the client's lines wait in its pipe
 UNREAD_BYTES_MAX: Final = 1 << 20  # answers that the client has not read
 END_WAIT_S: Final = 1.5  # after the end of input, for calls under way; the process ends within 2 s
 _READ_BYTES: Final = 1 << 16
-# A pipe that polls as writable takes this much without waiting (POSIX PIPE_BUF is at least 512, Linux has 4,096).
-_WRITE_BYTES: Final = select.PIPE_BUF
 
 
 class Work(Protocol):
@@ -47,7 +46,7 @@ class _Stdio:
         self._source, self._sink = source, sink
         self._lines = Lines(LINE_BYTES_MAX)
         self._pending: deque[bytes | TooLong] = deque()  # lines of one read, at most
-        self._out: deque[bytes] = deque()
+        self._out: deque[memoryview] = deque()
         self._unread = 0
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards the session and the answers that wait
@@ -55,7 +54,8 @@ class _Stdio:
         os.set_blocking(self._wake_write, False)
         self._gone = False
         self._hung = False
-        # A file or a terminal is always ready and no terminal may be set not to wait: those are just written.
+        self._take = writer(sink)
+        # A file or a terminal is always ready: those are just written.
         self._polled = stat.S_ISFIFO(os.fstat(sink).st_mode) or stat.S_ISSOCK(os.fstat(sink).st_mode)
 
     def run(self) -> bool:
@@ -133,7 +133,7 @@ class _Stdio:
 
     def _put(self, reply: Reply) -> None:
         with self._lock:
-            self._out.append(reply.line)
+            self._out.append(memoryview(reply.line))
             self._unread += len(reply.line)
 
     def _write(self) -> None:
@@ -143,7 +143,9 @@ class _Stdio:
                 return
             line = self._out[0]
         try:
-            count = os.write(self._sink, line[:_WRITE_BYTES] if self._polled else line)
+            count = self._take(line)
+        except BlockingIOError:
+            return
         except OSError:
             self._gone = True
             return

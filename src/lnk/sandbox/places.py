@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,13 +19,13 @@ _HELD: Final = os.O_RDONLY if not hasattr(os, "O_PATH") else os.O_PATH  # only n
 _SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 
 
-@dataclass
 class Places:
     """The plan of a policy, and a descriptor of every place in it. Use as a context, or `close` it."""
 
-    steps: list[Step] = field(default_factory=list)
-    fds: dict[str, int] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=set)
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.fds: dict[str, int] = {}
+        self.folders: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
