@@ -87,7 +87,7 @@ def _starts(agent: Agent, state: Path, ways: Sequence[Tried], runs: int) -> dict
 
 
 def _launched(agent: Agent, state: Path, way: Tried) -> Launch:
-    engine = memory.engine_of(agent, _environment(state), way)
+    engine = memory.Memory(agent, _environment(state)).engine_as(way)
     return engine.launch(engine.command())
 
 
@@ -130,7 +130,7 @@ def _answered(command: Sequence[str], environment: dict[str, str], fds: Sequence
 
 def _proxy(agent: Agent, state: Path, calls: int) -> dict[str, Any]:
     """What the proxy adds to a call, by turns with the same engine without it; and private memory."""
-    name = memory.tool_name(agent)
+    name = f"memory-{agent.id}"
     launched = _launched(agent, state, next(way for way in tried(os.environ) if way.works))
     with (
         Session([LNK, "agent", "tool", "run", name], env=_environment(state)) as through,

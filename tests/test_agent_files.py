@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lnk.agent.folders import Agent, Agents, read_sandbox, read_spec
-from lnk.agent.memory import engine_environment
+from lnk.agent.memory import told_of
 from lnk.contract.agent import Instructions, Model, SandboxFile, Sizes, SpecFile, Tool, Window
 from lnk.contract.shape import schema
 from lnk.contract.spec import Spec
@@ -121,7 +121,7 @@ def test_a_lock_of_the_instructions_that_is_mistyped_is_said_and_never_taken_for
     with pytest.raises(Corrupt, match=re.escape(f"{agent.own}/sandbox.toml {told}")):
         read_sandbox(agent)
     with pytest.raises(Corrupt):
-        engine_environment(agent, {})
+        told_of(agent)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,12 @@ def test_a_file_that_cannot_be_read_is_said_whatever_it_is(agent, name, read, ma
 
 @pytest.mark.requirement("CONTRACT-10", "NOTES-7")
 def test_an_engine_is_told_the_opinions_and_the_notes_where_they_are_not_locked(agent):
-    assert engine_environment(agent, {"LNK_MEMORY_FROM": "1", "LANG": "C"}) == {
-        "LANG": "C",
-        "LNK_MEMORY_NOTES": agent.notes,
-    }
+    assert told_of(agent) == {"LNK_MEMORY_NOTES": agent.notes}
+    assert told_of(agent, others=True) == {"LNK_MEMORY_NOTES": agent.notes, "LNK_MEMORY_FROM": "1"}
     Path(agent.own, "spec.toml").write_text("[tool.memory]\ntokens = 900\n[window]\nmax = 5000\n")
     Path(agent.own, "sandbox.toml").write_text('[files]\ninstructions = "read"\n')
-    assert engine_environment(agent, {}) == {"LNK_MEMORY_SPEC": '{"tokens":900}'}
-    told = engine_environment(agent, {}, words_alone=True)
+    assert told_of(agent) == {"LNK_MEMORY_SPEC": '{"tokens":900}'}
+    told = told_of(agent, words_alone=True)
     assert json.loads(told["LNK_MEMORY_SPEC"]) == {"model": "none", "tokens": 900}
 
 

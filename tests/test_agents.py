@@ -16,7 +16,7 @@ import pytest
 from conftest import Person
 from lnk.agent.engine import program_of
 from lnk.agent.folders import Agent, Agents
-from lnk.agent.memory import engine_of
+from lnk.agent.memory import Memory
 from lnk.contract.memory import Serve
 from lnk.errors import Missing, Refused
 from lnk.sandbox.ways import best
@@ -323,7 +323,8 @@ def prints(engine: Path, text: str) -> None:
 
 def serve_of(agent: Agent, engine: str = "link", *, words_alone: bool = False) -> Serve:
     """What the engine's command prints for the agent, in the sandbox that this machine has."""
-    return engine_of(agent, os.environ, best(os.environ), engine, words_alone=words_alone).command()
+    its = Memory(agent, os.environ, engine=engine)
+    return its.engine_as(best(os.environ), words_alone=words_alone).command()
 
 
 @pytest.mark.requirement("NAME-1")

@@ -195,6 +195,42 @@ def test_a_call_that_wants_no_answer_goes_nowhere_and_is_logged(gate: Gate, meth
     assert actions[0].outcome == "refused"
 
 
+ENDS = ["\u0085", "\u2028", "\u2029"]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=ascii)
+@pytest.mark.parametrize("name", ["search", "delete"])
+def test_a_line_that_some_reader_takes_for_two_goes_on_as_one(gate: Gate, end: str, name: str):
+    injected = f"\\{end}{json.dumps(message('tools/call', 2, name='delete'))}{end}"
+    asked = message("tools/call", 1, name=name, arguments={"text": injected, f"k{end}": 1})
+    text = json.dumps(asked, ensure_ascii=False).encode()
+    assert len(text.decode().splitlines()) == 4
+    actions = gate.from_client(text, 0.0)
+    if name == "delete":
+        actions = gate.answer(1, ALLOW, 0.0)
+    (passed,) = actions
+    assert len(passed.line.decode().splitlines()) == 1
+    assert json.loads(passed.line) == asked
+
+
+def test_an_array_goes_on_in_one_line_for_every_reader_too(gate: Gate):
+    asked = [message("ping", number, text="".join(ENDS)) for number in (1, 2)]
+    (passed,) = gate.from_client(json.dumps(asked, ensure_ascii=False).encode(), 0.0)
+    assert len(passed.line.decode().splitlines()) == 1
+    assert json.loads(passed.line) == asked
+
+
+@pytest.mark.parametrize("end", [*"\v\f\x1c\x1d\x1e", *ENDS], ids=ascii)
+@pytest.mark.parametrize(
+    "text", ['{"jsonrpc":"2.0",END"id":1,"method":"ping"}', '{"jsonrpc":"2.0","id":1,"method":"ping"}END']
+)
+def test_whatever_else_ends_a_line_for_some_reader_is_no_json(gate: Gate, end: str, text: str):
+    assert given_to_client(gate.from_client(text.replace("END", end).encode(), 0.0))[0]["error"]["code"] == -32700
+    within = text.replace("END", "").replace("ping", f"pi{end}ng")
+    passed = [each for each in gate.from_client(within.encode(), 0.0) if isinstance(each, ToTool)]
+    assert passed == []
+
+
 def test_an_id_that_is_not_answered_yet_is_refused(gate: Gate):
     gate.from_client(call("search", 7), 0.0)
     actions = gate.from_client(call("search", 7), 0.0)
@@ -332,6 +368,15 @@ def test_of_an_array_what_was_not_asked_is_taken_out(gate: Gate):
     actions = gate.from_tool(line([one, two]), 0.0)
     assert given_to_client(actions) == [[one]]
     assert outcomes(actions) == [("search", "ok")]
+
+
+def test_an_array_that_is_nested_too_deeply_to_be_written_anew_is_dropped_and_answers_nothing(gate: Gate):
+    gate.from_client(call("search", 1), 0.0)
+    deep = "[" * 500 + "]" * 500
+    text = f'[{{"jsonrpc":"2.0","id":1,"result":{{"a":{deep}}}}},{{"jsonrpc":"2.0","id":2,"result":{{}}}}]'
+    assert gate.from_tool(text.encode(), 0.0) == []
+    assert (gate.dropped, gate.unanswered) == (1, 1)
+    assert given_to_client(gate.from_tool(answered(1), 0.0)) == [json.loads(answered(1))]
 
 
 def test_keys_of_what_a_tool_found_may_repeat(gate: Gate):

@@ -24,6 +24,7 @@ from lnk.sandbox.ways import Way, explained, tried
 
 BESIDE: Final = list(MADE)
 TEMPORARY: Final = "/tmp"  # of every sandbox
+VERSION: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def steps(policy: Policy, links: dict[str, str] | None = None) -> list[tuple[str, str]]:
@@ -191,15 +192,99 @@ def test_a_distribution_that_is_not_installed_is_nothing_to_read() -> None:
 
 
 def test_another_python_program_reads_its_whole_environment_and_what_is_linked_into_it(tmp_path: Path) -> None:
-    venv.create(tmp_path / "env", symlinks=True)
+    (site,) = environment(tmp_path / "env")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (elsewhere / "module.py").write_text("")
     (site / "more.pth").write_text(f"{elsewhere}\nimport os\n/not/there\n")
     found = needs(script(tmp_path / "tool", f"#!{tmp_path}/env/bin/python\nprint(1)\n"), {})
     assert {str(tmp_path / "tool"), str(tmp_path / "env"), str(elsewhere)} <= set(found.programs)
     assert found.environment == {}
     assert os.path.dirname(lnk.__file__) not in found.programs
+
+
+def installed_python(prefix: Path) -> Path:
+    """What stands for an interpreter with its standard library; its file is no program."""
+    python = prefix / "bin" / f"python{VERSION}"
+    for folder in (python.parent, prefix / "lib" / f"python{VERSION}" / "site-packages"):
+        folder.mkdir(parents=True, exist_ok=True)
+    script(python, "")
+    (prefix / "lib" / f"libpython{VERSION}.so.1.0").write_text("")
+    return python
+
+
+def test_interpreters_and_environments_that_lie_in_a_home_are_found(tmp_path: Path) -> None:
+    told = {"HOME": str(tmp_path)}
+    for prefix in (tmp_path / ".local/share/uv/python/cpython", tmp_path / ".pyenv/versions/3", tmp_path):
+        python = installed_python(prefix)
+        library = prefix / "lib" / f"python{VERSION}"
+        shared = prefix / "lib" / f"libpython{VERSION}.so.1.0"
+        assert {str(each) for each in (python, library, shared)} <= set(needs(str(python), told).programs)
+        env = tmp_path / ".venvs" / prefix.name
+        (env / "bin").mkdir(parents=True)
+        (env / "pyvenv.cfg").write_text("")
+        (env / "bin/python").symlink_to(python)
+        found = needs(script(tmp_path / "tool", f"#!{env}/bin/python\n"), told).programs
+        assert {str(each) for each in (env, library, shared)} <= set(found)
+
+
+@pytest.mark.parametrize("to", ["private", "", "Link", "Link/Agents/main", "..", "../.."])
+def test_a_program_s_own_links_lead_to_nothing_that_it_is_not_made_of(tmp_path: Path, to: str) -> None:
+    home = tmp_path / "home"
+    (home / "Link/Agents/main").mkdir(parents=True)
+    (home / "private").mkdir()
+    (home / "private/file").write_text("")
+    wanted = home / to
+    python = installed_python(tmp_path / "evil")
+    for place in (f"lib/python{VERSION}", f"lib/libpython{VERSION}.so.1.0"):
+        path = tmp_path / "evil" / place
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to(wanted)
+    (tmp_path / "evil/pyvenv.cfg").symlink_to(home / "private/file")
+    found = needs(str(python), {"HOME": str(home)}).programs
+    given = {os.path.realpath(path) for path in found if path.startswith(str(tmp_path))}
+    assert given == {str(python)}
+
+
+def test_a_link_for_an_environment_that_is_a_home_gives_no_home(tmp_path: Path) -> None:
+    python = installed_python(tmp_path / "installed")
+    home = tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "pyvenv.cfg").write_text("")
+    (home / "bin/python").symlink_to(python)
+    (home / "bin/python3").symlink_to(home / "bin/python")
+    (home / "bin/python4").symlink_to(script(home / "key", ""))
+    (tmp_path / "link").symlink_to(home)
+    found = needs(str(tmp_path / "link/bin/python"), {"HOME": str(home)}).programs
+    given = {path.removeprefix(f"{tmp_path}/link/") for path in found if path.startswith(f"{tmp_path}/link")}
+    assert given == {"bin/python", "bin/python3", "pyvenv.cfg"}
+
+
+def test_a_file_that_may_not_be_run_is_no_interpreter(tmp_path: Path) -> None:
+    key, env = tmp_path / "key", tmp_path / "env"
+    for path in (key, env):
+        path.write_text("")
+        for head in (f"#!{path}", f"#!{path} /bin/sh", f"#!/bin/sh\n'''exec' {path} \"$0\""):
+            with pytest.raises(Missing, match="to run"):
+                needs(script(tmp_path / "tool", f"{head}\n"), {})
+
+
+@pytest.mark.parametrize("name", ["module.py", "package/__init__.py", "space/module.so"])
+def test_what_a_pth_names_is_taken_where_python_lies_in_it(tmp_path: Path, name: str) -> None:
+    (site,) = environment(tmp_path / "env")
+    (tmp_path / "in" / name).parent.mkdir(parents=True)
+    (tmp_path / "in" / name).write_text("")
+    (tmp_path / "other" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "other" / "text.md").write_text("")
+    (site / "more.pth").write_text(f"{tmp_path}/in\n{tmp_path}/other\n")
+    found = needs(str(tmp_path / "env/bin/python"), {}).programs
+    assert (str(tmp_path / "in") in found, str(tmp_path / "other") in found) == (True, False)
+
+
+def environment(folder: Path) -> list[Path]:
+    """A virtual environment, and where packages lie in it."""
+    venv.create(folder, symlinks=True)
+    return list(folder.glob("lib/python*/site-packages"))
 
 
 @pytest.mark.parametrize(

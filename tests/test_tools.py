@@ -183,6 +183,25 @@ def test_who_finds_the_log_moved_aside_goes_on_in_the_new_one(tmp_path: Path):
     assert [[json.loads(line)["number"] for line in lines] for lines in files] == [[0, 1], [2, 3]]
 
 
+def test_a_line_that_was_written_in_part_does_not_take_the_next_one_with_it(tmp_path: Path):
+    code = (
+        "import os, resource, signal, sys; from lnk.agent.journal import Journal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "journal = Journal(os.open(sys.argv[1], os.O_RDONLY), 'log.jsonl', int(sys.argv[2]))\n"
+        "whole = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "journal.write({'number': 1})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20, whole[1]))\n"
+        "journal.write({'number': 2})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, whole)\n"
+        "for number in (3, 4): journal.write({'number': number})\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path), "1000"], check=False).returncode == 0
+    assert (tmp_path / "log.jsonl").read_text() == '{"number":1}\n{"numbe\n{"number":3}\n{"number":4}\n'
+    (tmp_path / "log.jsonl").unlink()
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path), "20"], check=False).returncode == 0
+    assert (tmp_path / "log.jsonl").read_text() == '{"number":3}\n{"number":4}\n'  # what was cut was moved aside
+
+
 def test_a_time_is_utc_to_the_millisecond():
     assert format_time(1_700_000_000.1239) == "2023-11-14T22:13:20.123Z"
 

@@ -274,6 +274,27 @@ class Folder:
         except OSError as error:
             raise from_os(error, f"make sure that {self.path}/{name}, which is written, outlasts a power cut") from None
 
+    def remove_tree(self, name: str) -> None:
+        """The folder `name` beneath this one is gone with all that is in it; a link is, not what it leads to.
+
+        However deep it is, and whatever modes it has: what lies deeper is moved up, into it, and goes in its turn.
+        Raises from_os's kinds. Nothing where there is no such folder.
+        """
+        try:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=self.fd)
+                return
+            top = _opened_to_empty(self.fd, name)
+            try:
+                _empty(top)
+            finally:
+                os.close(top)
+            os.rmdir(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise from_os(error, f"remove {self.path}/{name}") from None
+
     def sweep(self, name: str) -> None:
         """Take away what a write of `name` that was cut short left behind."""
         self._forget(_fresh(name))
@@ -295,6 +316,49 @@ class Folder:
             return
         except OSError:
             return  # what cannot be taken away now is swept at the next start
+
+
+def _opened_to_empty(at: int, name: str) -> int:
+    """A descriptor of a folder that is to be emptied, which its owner may have locked."""
+    with suppress(PermissionError):  # another's, which may be open to us all the same
+        os.chmod(name, 0o700, dir_fd=at)
+    return os.open(name, FOLDER, dir_fd=at)
+
+
+def _empty(top: int) -> None:
+    """Nothing is in the folder `top` any more. Raises OSError."""
+    mark, number = os.urandom(8).hex(), 0
+    waiting: list[str | None] = [None, *_subfolders(top)]
+    while waiting:
+        name = waiting.pop()
+        if name is None:
+            _unlink_all(top)
+            continue
+        inner = _opened_to_empty(top, name)
+        try:
+            for deeper in _subfolders(inner):
+                number += 1
+                moved = f".{mark}-{number}"
+                with suppress(PermissionError):
+                    os.chmod(deeper, 0o700, dir_fd=inner)  # else its parent cannot be written into it
+                os.rename(deeper, moved, src_dir_fd=inner, dst_dir_fd=top)
+                waiting.append(moved)
+            _unlink_all(inner)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=top)
+
+
+def _subfolders(at: int) -> list[str]:
+    with os.scandir(at) as found:
+        return [each.name for each in found if each.is_dir(follow_symlinks=False)]
+
+
+def _unlink_all(at: int) -> None:
+    with os.scandir(at) as found:
+        names = [each.name for each in found if not each.is_dir(follow_symlinks=False)]
+    for name in names:
+        os.unlink(name, dir_fd=at)
 
 
 def _fresh(name: str) -> str:

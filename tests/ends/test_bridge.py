@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from conftest import Person
-from ends.faults import needs_root, soon
+from ends.faults import needs_root, skip_loudly, soon
 from ends.test_proxy import ECHO, LINUX, TOOL, call, log_of, person, processes_of
 from lnk.agent import bridge
 from lnk.agent.bridge import ELSEWHERE, address, running, start, stop
-from lnk.agent.listener import SESSIONS_MAX
+from lnk.agent.listener import READY, SESSIONS_MAX, listener_command
 from lnk.agent.tools import Tool, Tools
+from lnk.cli import commands
 from lnk.errors import Invalid, Missing, Refused
 
 __all__ = ["person"]  # a fixture
@@ -169,6 +172,73 @@ def test_stop_ends_the_listener_and_every_session_whoever_started_it(link: str, 
     assert processes_of(file) == []
     assert not os.path.exists(at.removeprefix("unix:"))
     assert stop(link, "notes") == 0
+
+
+@LINUX
+def test_a_listener_that_is_just_starting_is_found_and_ended(link: str, person: Person, tmp_path: Path):
+    define(link, tmp_path)
+    definition = Path(Tools(link).folder("notes"), "tool.json")
+    kept = definition.read_bytes()
+    definition.unlink()
+    os.mkfifo(definition)  # so that it looks whether there is a tool for as long as the test wants
+    with subprocess.Popen(listener_command(link, "notes", str(tmp_path / "socket")), stdout=subprocess.PIPE) as process:
+        try:
+            assert soon(lambda: running(link, "notes"))
+            assert stop(link, "notes") == 0
+            assert process.wait(WAIT_S) == -signal.SIGTERM
+        finally:
+            process.kill()
+    definition.unlink()
+    definition.write_bytes(kept)
+
+
+@LINUX
+def test_a_listener_has_no_descriptor_of_whoever_started_it(link: str, person: Person, tmp_path: Path, runtime: Path):
+    define(link, tmp_path)
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    leaked = os.open(secret, os.O_RDONLY)
+    argv = listener_command(link, "notes", str(runtime / "socket"))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, pass_fds=(leaked,)) as process:
+        assert process.stdout and process.stdout.readline() == READY
+        held = f"/proc/{process.pid}/fd"
+        assert str(secret) not in [os.readlink(f"{held}/{number}") for number in os.listdir(held)]
+        stop(link, "notes")
+    os.close(leaked)
+
+
+def test_who_comes_while_a_tool_is_removed_finds_none(
+    link: str, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    define(link, tmp_path)
+    found = []
+
+    def meanwhile(home: str, name: str) -> int:
+        found.append(person.refused(Missing.status, "agent", "tool", "run", name))
+        return stop(home, name)
+
+    monkeypatch.setenv("LNK_HOME", link)
+    monkeypatch.setattr(bridge, "stop", meanwhile)
+    assert commands.main(["sandbox", "tool", "remove", "notes"]) == 0
+    assert len(found) == 1
+
+
+@LINUX
+def test_a_session_in_another_container_is_said_and_nothing_else_is_ended(link: str, person: Person, tmp_path: Path):
+    apart = ["unshare", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        skip_loudly("no name space of processes can be made here")
+    define(link, tmp_path)
+    with connect(start(link, "notes", person.environment)) as stream:
+        asked(stream, call(1))
+        code = (
+            "import sys; from lnk.agent.bridge import stop; from lnk.errors import Unavailable\n"
+            "try: stop(sys.argv[1], 'notes')\n"
+            "except Unavailable as error: print(error)"
+        )
+        done = subprocess.run([*apart, sys.executable, "-c", code, link], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.count("\n"), "another container" in done.stdout) == (0, 1, True), done
+        assert asked(stream, call(2))["id"] == 2
 
 
 @LINUX

@@ -788,7 +788,7 @@ def test_ctrl_c_while_indexing_ends_everything_with_130(person, many):
 
 
 def test_ctrl_c_leaves_an_index_that_goes_on(person, many):
-    for name, command, told in ("first", "search", "Indexing"), ("second", "status", "indexed"):
+    for name, command, told in ("first", "search", "Indexing"), ("second", "status", "Indexing"):
         person.shows("agent", "new", name, "--documents", many)
         argv = [LNK, "agent", "memory", command, "--agent", name]
         status, text, group = on_terminal(argv, person.environment, seen=ctrl_c_at(told))

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -18,12 +19,14 @@ import pytest
 
 import lnk
 from conftest import LNK
+from ends.test_sandbox_run import become
 from lnk.cli import commands
 from lnk.errors import NoSandbox
 from lnk.sandbox import denials, launch, ways
 from lnk.sandbox.bait import UNCHANGED
 from lnk.sandbox.denials import DIFFERS, NEEDS_A_MODEL, Table, judge, table
 from lnk.sandbox.probe import DONE, FAILED, PROBES, UNTRIED, WORKS
+from lnk.sandbox.programs import needs
 from lnk.sandbox.ways import UNCONFINED, Tried, Way
 
 NOBODY = "65534"
@@ -315,6 +318,30 @@ def test_a_descriptor_that_is_left_open_is_noticed(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(denials, "launch", leaking)
         assert _faults(table(_way(Way.BUBBLEWRAP), ENVIRONMENT)) == {"use the caller's descriptors"}
+
+
+@pytest.mark.requirement("SANDBOX-1")
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_process_becomes_has_none_of_the_descriptors_left_to_it(way: Way, tmp_path: Path) -> None:
+    python = os.path.realpath(sys.executable)
+    needed = needs(python, ENVIRONMENT)
+    code = (
+        "import json, os\nfound = []\n"
+        "for number in range(3, 1024):\n"
+        "    try: found.append(os.path.exists(f'/proc/self/fd/{number}/secret') or os.fstat(number) is None)\n"
+        "    except OSError: pass\n"
+        "print(json.dumps(found))"
+    )
+    (tmp_path / "secret").write_text("secret")
+    with contextlib.ExitStack() as stack:
+        left = [os.open(tmp_path, os.O_RDONLY)]
+        left += [fcntl.fcntl(left[0], fcntl.F_DUPFD, 900)]
+        for fd in left:
+            stack.callback(os.close, fd)
+        policy = launch.Policy(programs=needed.programs, hidden=needed.hidden)
+        argv = become(policy, [python, "-I", "-S", "-c", code], _way(way))
+        done = subprocess.run(argv, pass_fds=left, capture_output=True, text=True, timeout=CHECK_WAIT_S, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_a_sandbox_that_does_not_start_is_no_denial(monkeypatch: pytest.MonkeyPatch) -> None:

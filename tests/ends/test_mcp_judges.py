@@ -26,7 +26,7 @@ from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
-from conftest import ENGINE, Place
+from conftest import ENGINE, Person, Place
 
 INSPECTOR: Final = "@modelcontextprotocol/inspector@2.12.0"
 INSPECTOR_OLD: Final = "@modelcontextprotocol/inspector@0.15.0"  # the last that runs with Node 20
@@ -45,9 +45,28 @@ HANDSHAKES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 TOOLS: Final = ["search", "read", "list", "links", "remember"]
 
 
-@pytest.fixture
-def home(place: Place) -> Place:
+class Proxied(Place):
+    """An agent's folders, reached as every client reaches them: by the proxy, in the engine's sandbox."""
+
+    def __init__(self, person: Person) -> None:
+        super().__init__(person.link / "Agents" / "main")
+        self._person = person
+        person.shows("agent", "new", "main")
+        self.write("spec.toml", '[tool.memory]\nmodel = "none"\n')
+
+    def argv(self, *flags: str, notes: bool = True) -> list[str]:
+        assert not flags
+        self.write("sandbox.toml", f'[files]\ninstructions = "{"write" if notes else "read"}"\n')
+        printed = self._person.shows("agent", "memory", "setup", "cursor", "--print", "--json")
+        (entry,) = json.loads(json.loads(printed)["entry"])["mcpServers"].values()
+        variables = [f"{name}={value}" for name, value in entry["env"].items()]
+        return ["/usr/bin/env", *variables, entry["command"], *entry["args"]]
+
+
+@pytest.fixture(params=["the engine alone", "the engine by its proxy"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A small folder with one document of each kind."""
+    place = Place(tmp_path) if request.param == "the engine alone" else Proxied(Person(tmp_path))
     place.write("memory/lease.md", "# Lease\n\nSigned in March, see [[Landlord]] and [the plan](plan.md).\n")
     place.write("memory/landlord.md", "# Landlord\n\nMs. Okafor, of [[lease]].\n")
     place.write("chats/2026-11-02/conversation.md", "# Talk\n\nWe spoke of the lease.\n")

@@ -1,5 +1,6 @@
 """`lnk agent tool run`: real tools, good and bad, behind the real proxy, spoken to over real pipes."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -19,6 +20,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from conftest import LNK, Person, as_from_a_terminal
 from ends.faults import soon
+from lnk.agent import bridge
+from lnk.agent.toolfolder import open_lock, sessions
 from lnk.agent.tools import Tool, Tools
 
 PIPE_BYTES = 1 << 16
@@ -395,6 +398,71 @@ def _unread(pipe: Any) -> int:
 def _waits(pid: int) -> bool:
     """Whether the process sleeps."""
     return "State:\tS" in Path(f"/proc/{pid}/status").read_text()
+
+
+@LINUX
+def test_a_client_that_reads_by_crumbs_does_not_keep_a_session_that_is_over(opened: Open, person: Person):
+    wire = opened(FLOOD)
+    wire.send(call(1))
+    assert wire.line()["method"] == "notifications/message"
+    assert soon(lambda: _unread(wire.process.stdout) > PIPE_BYTES // 2 and _waits(wire.process.pid))
+    wire.process.send_signal(signal.SIGTERM)
+    assert soon(lambda: log_of(person) == [("search", "unanswered")] or wire.process.poll() is not None)
+    assert wire.process.poll() is None  # what is logged does not wait for the client
+    for _ in range(20):  # of some seventy, in which it would have read all of it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            wire.process.wait(0.5)
+            break
+        os.read(wire.process.stdout.fileno(), 4096)
+    assert wire.process.poll() == 128 + signal.SIGTERM
+
+
+# ------------------------------------------------------------ who started it
+
+
+@LINUX
+@pytest.mark.requirement("SANDBOX-1")
+@pytest.mark.parametrize("sandboxed", [False, True])
+def test_a_tool_has_no_descriptor_of_the_client_s(person: Person, tmp_path: Path, sandboxed: bool):
+    person.write("person/secret", "secret")
+    file = tmp_path / "tool.py"
+    file.write_text(
+        TOOL + "for number, given in asked():\n"
+        "    left = f'/proc/self/fd/{given[\"fd\"]}/'\n"
+        "    found = [os.path.exists(left + path) for path in ('secret', '../person/secret')]\n"
+        "    result(number, json.dumps([found, sorted(os.listdir('/proc/self/fd'))]))\n"
+    )
+    inside = [LNK, "sandbox", "run", "--read", str(file), "--"] if sandboxed else []
+    Tools(str(person.link)).add(Tool(name="notes", argv=[*inside, sys.executable, str(file)], allow=["search"]))
+    leaked = os.open(person.home, os.O_RDONLY)
+    wire = Wire(person, "notes", tmp_path / "err", pass_fds=(leaked,))
+    os.close(leaked)
+    with wire.process:
+        wire.send(call(1, fd=leaked))
+        answer = json.loads(wire.line()["result"]["content"][0]["text"])
+        assert answer == [[False, False], ["0", "1", "2", "3"]]  # the last one lists them
+        assert wire.rest() == []
+
+
+@LINUX
+def test_a_session_that_is_just_starting_is_found_and_ended(person: Person, tmp_path: Path):
+    link = str(person.link)
+    Tools(link).add(Tool(name="notes", argv=[sys.executable]))
+    definition = person.link / "Agents/.tools/notes/tool.json"
+    definition.unlink()
+    os.mkfifo(definition)  # so that it reads what to run for as long as the test wants
+    wire = Wire(person, "notes", tmp_path / "err")
+    folder = os.open(definition.parent, os.O_RDONLY)
+    lock = open_lock(folder)
+    with wire.process:
+        try:
+            assert soon(lambda: sessions(lock) == [wire.process.pid])
+            assert bridge.stop(link, "notes") == 1
+            assert wire.ended() == -signal.SIGTERM
+        finally:
+            wire.process.kill()
+    os.close(lock)
+    os.close(folder)
 
 
 # ------------------------------------------------------------ what is refused

@@ -4,12 +4,15 @@ import contextlib
 import errno
 import json
 import os
+import pwd
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -470,8 +473,139 @@ def test_what_link_keeps_of_its_tools_is_hidden_whatever_is_given(person: Person
     person.write("Link/Agents/.memory/o/agents/a.json", "{}")
     person.write("Link/Agents/main/agent.toml", "")
     inner = "/main/agent.toml"
-    done = person.lnk("sandbox", "run", "--write", person.link, "--", "/bin/sh", "-c", f"cd {person.link}; find Agents")
+    done = person.lnk("sandbox", "run", "--read", person.link, "--", "/bin/sh", "-c", f"cd {person.link}; find Agents")
     assert sorted(done.stdout.split()) == [f"Agents{name}" for name in ("", "/.memory", "/.tools", "/main", inner)]
+
+
+@pytest.mark.requirement("SANDBOX-1")
+@pytest.mark.parametrize("agents", ["folder", "link", "not there"])
+@pytest.mark.parametrize("named", ["LNK_HOME", "by default"])
+def test_what_would_let_a_program_put_another_tool_in_place_is_not_given_to_write(
+    person: Person, agents: str, named: str
+) -> None:
+    if named == "by default":  # though another is named, this is where the person's next command looks
+        person.environment["LNK_HOME"] = str(person.root / "Other")
+        person.link = person.home / "Link"
+    person.link.mkdir()
+    lies_in = {"link": person.root / "elsewhere/Agents"}.get(agents, person.link / "Agents")
+    if agents != "not there":
+        (lies_in / ".tools/notes").mkdir(parents=True)
+        (lies_in / "main").mkdir()
+    if agents == "link":
+        (person.link / "Agents").symlink_to(lies_in)
+    (person.root / "to").symlink_to(person.link)
+    above = [person.link.parent, person.link, person.root / "to", person.root, Path("/")]
+    there = [lies_in.parent, lies_in, lies_in / ".tools", lies_in / ".tools/notes", person.root / "to/Agents"]
+    for path in (*above, *there):
+        assert "no sandbox may change" in person.refused(
+            Refused.status, "sandbox", "run", "--write", path, "--", "/bin/true"
+        )
+    if agents != "not there":
+        touch = ["--", "/bin/sh", "-c", f"echo mine > {lies_in}/main/file"]
+        assert person.shows("sandbox", "run", "--write", person.link / "Agents/main", *touch) == ""
+        assert (lies_in / "main/file").read_text() == "mine\n"
+
+
+# ---------------------------------------------------------------- what a program's own files name
+
+
+SECRETS: Final = ("person/secret", "person/Documents/secret", "Link/secret", "Link/Agents/main/secret")
+
+
+def with_secrets(person: Person) -> list[str]:
+    """The paths of what no program is made of."""
+    return [str(person.write(path, "secret")) for path in SECRETS]
+
+
+READS: Final = """
+#include <stdio.h>
+#ifdef WORD
+const char *word(void) { return WORD; }
+#else
+const char *word(void);
+int main(int count, char **told) {
+    printf("%s", word());
+    for (int at = 1; at < count; at++) { FILE *file = fopen(told[at], "r"); printf(" %s", file ? "read" : "no"); }
+    return 0;
+}
+#endif
+"""
+
+
+@pytest.mark.requirement("SANDBOX-1")
+@pytest.mark.parametrize("place", ["opt/engine/bin", "person/bin", "person", "person/.local/bin"])
+def test_a_program_s_file_that_names_a_home_for_its_libraries_does_not_get_it(person: Person, place: str) -> None:
+    if shutil.which("gcc") is None:
+        skip_loudly("gcc is not installed, by which a program is made that names a home for its libraries")
+    secrets = with_secrets(person)
+    source = person.write("reads.c", READS)
+    prefix = (person.root / place).parent
+    program = person.root / place / "engine"
+    for folder in (program.parent, prefix / "lib"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (prefix / "lib/away").symlink_to(person.home / "Documents")
+    wide = [*map(os.path.dirname, secrets), str(person.root), "/", pwd.getpwuid(os.geteuid()).pw_dir]
+    named = ":".join(["$ORIGIN/../lib", "$ORIGIN/../lib/away", "$ORIGIN", *wide])
+    made = ["gcc", "-shared", "-fPIC", '-DWORD="found"', str(source), "-o", f"{prefix}/lib/libword.so"]
+    subprocess.run(made, check=True)
+    linked = ["gcc", str(source), "-o", str(program), f"-L{prefix}/lib", "-lword", f"-Wl,-rpath,{named}"]
+    subprocess.run(linked, check=True)
+    assert person.shows("sandbox", "run", "--", program, *secrets) == "found" + " no" * len(secrets)
+
+
+TRIES: Final = """#!{python}
+import module, sys
+def tried(path):
+    try: return open(path).read()
+    except OSError: return "no"
+print(module.WORD, *map(tried, sys.argv[1:]))
+"""
+
+
+def engine(folder: Path, path: str) -> str:
+    """An engine in Python: its script, which runs in the virtual environment made in `folder`."""
+    venv.create(folder, symlinks=True)
+    (folder / path).write_text(TRIES.format(python=folder / "bin/python"))
+    (folder / path).chmod(0o755)
+    return str(folder / path)
+
+
+def site_of(folder: Path) -> Path:
+    (site,) = folder.glob("lib/python*/site-packages")
+    return site
+
+
+@pytest.mark.requirement("SANDBOX-1")
+def test_what_an_engine_s_environment_names_besides_is_no_home_nor_anything_of_an_agent(person: Person) -> None:
+    secrets = with_secrets(person)
+    program = engine(person.root / "env", "bin/engine")
+    person.write("checkout/src/module.py", "WORD = 'found'")
+    wide = [*map(os.path.dirname, secrets), str(person.link / "Agents"), str(person.root)]
+    for path in wide:
+        if not path.endswith("Documents"):  # in that one there is no Python
+            Path(path, "planted.py").write_text("")
+    (person.root / "link").symlink_to(person.home)
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    lines = ["/", home, f"{home}/", f"{person.root}/link", *wide, f"{person.root}/checkout/src"]
+    (site_of(person.root / "env") / "evil.pth").write_text("\n".join(lines))
+    assert person.shows("sandbox", "run", "--", program, *secrets) == "found" + " no" * len(secrets) + "\n"
+    told = json.loads(person.shows("sandbox", "run", "--explain", "--json", "--", program))
+    assert {"/", home, *wide}.isdisjoint(step["path"] for step in told["steps"])
+
+
+@pytest.mark.requirement("SANDBOX-1")
+@pytest.mark.parametrize("place", ["person", "person/.venvs/engine"])
+def test_of_an_environment_that_is_a_home_only_python_is_read(person: Person, place: str) -> None:
+    secrets = with_secrets(person)
+    folder = person.root / place
+    program = engine(folder, "bin/engine")
+    (site_of(folder) / "module.py").write_text("WORD = 'found'")
+    data = folder / "share/data"
+    data.parent.mkdir()
+    data.write_text("data")
+    read = "no" if place == "person" else "data"
+    said = person.shows("sandbox", "run", "--", program, data, *secrets)
+    assert said == f"found {read}" + " no" * len(secrets) + "\n"
 
 
 def test_help_says_what_a_socket_opens(person: Person) -> None:

@@ -14,8 +14,13 @@ from typing import Any
 import engines
 import pytest
 
-from conftest import Person
+from conftest import LNK, Person
+from lnk.agent import engine
+from lnk.agent.folders import Agents
+from lnk.agent.memory import Memory
+from lnk.errors import Unavailable
 from lnk.mcp.client import Program
+from lnk.sandbox.ways import best
 
 INVALID, REFUSED, MISSING, UNAVAILABLE, CORRUPT = 10, 11, 12, 15, 16
 MODEL_NONE = '[tool.memory]\nmodel = "none"\n'
@@ -54,6 +59,12 @@ class Owner(Person):
 
     def start_refused(self, status: int, *argv: str) -> str:
         return self.refused(status, "agent", "memory", "start", *argv)
+
+    def refused_at(self, started: dict[str, Any]) -> str:
+        """What a session with the tool says where it does not begin."""
+        done = self.lnk("agent", "tool", "run", started["tool"], stdin=None, input="")
+        assert done.stdout == ""
+        return done.stderr
 
     def at(self, address: str) -> Program:
         """A session at an address, by our own client."""
@@ -265,7 +276,7 @@ def test_install_is_confined_with_its_state_as_home_the_network_and_nobody_to_as
             " file=open('tried', 'w'))"
         )
         engines.toy(owner.programs, install=tries)
-        done = owner.lnk("agent", "memory", "start", "toy", stdin=subprocess.DEVNULL)
+        done = owner.lnk("agent", "memory", "start", "toy", stdin=None, input="an answer\n")
     assert done.returncode == 0, done
     state = owner.own() / "memory/toy"
     assert (state / "installed").read_text() == f"{state}''\n"
@@ -292,7 +303,7 @@ def listening(word: str) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.requirement("SANDBOX-1", "NOTES-7", "NOTES-11")
+@pytest.mark.requirement("SANDBOX-1", "NOTES-7")
 def test_an_engine_reads_and_writes_what_the_contract_gives_it_and_nothing_else(owner, main):
     engines.toy(owner.programs)
     owner.shows("agent", "new", "other")
@@ -449,24 +460,137 @@ def test_an_engine_that_is_not_installed_is_said(owner, main):
 
 
 def test_an_engine_that_hangs_is_ended_with_all_that_it_started(owner, main, monkeypatch):
-    from lnk.agent import engine, memory
-    from lnk.agent.folders import Agents
-    from lnk.errors import Unavailable
-    from lnk.sandbox.ways import best
-
-    mark = owner.root / "mark"
     engines.saying(owner.programs, f'[ "$1" = install ] && exit 0\nsleep 600.{os.getpid()} & sleep 600.{os.getpid()}')
     for name, value in owner.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(engine, "COMMAND_WAIT_S", 0.5)
     agent = Agents(str(owner.link)).get("main")
     with pytest.raises(Unavailable, match=r"within 0\.5 s"):
-        memory.define(agent, str(owner.link), owner.environment, best(owner.environment), print, engine="toy")
+        Memory(agent, owner.environment, engine="toy").define(best(owner.environment), print)
     assert f"600.{os.getpid()}" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert not mark.exists()
 
 
-# ---------------------------------------------------------------- uninstall
+@pytest.mark.requirement("CONTRACT-5", "CONTRACT-9")
+@pytest.mark.parametrize(("more", "named"), [({"models": True}, "the network"), ({"programs": ["extra"]}, "extra")])
+def test_a_session_gets_no_more_than_the_engine_asked_for_at_the_start(owner, main, more, named):
+    """What an engine left in its state, or an update of it, is not granted by itself."""
+    engines.toy(owner.programs)
+    started = owner.start("toy")
+    engines.toy(owner.programs, **more)
+    told = owner.refused_at(started)
+    assert named in told and "lnk agent memory start toy" in told
+    assert "the engine changed" in owner.start("toy")["defined"]
+    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
+        program.open()
+
+
+def test_what_an_engine_leaves_in_its_state_is_not_run_in_the_next_session(owner, main):
+    site = owner.own() / f"memory/toy/.local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    site.mkdir(parents=True)
+    (site / "usercustomize.py").write_text("open('left', 'w')\n")
+    engines.toy(owner.programs)
+    owner.start("toy")
+    assert not (owner.own() / "memory/toy/left").exists()
+
+
+@pytest.mark.requirement("SANDBOX-1")
+def test_what_a_client_left_open_does_not_reach_the_engine(owner, main):
+    engines.toy(owner.programs)
+    started = owner.start("toy")
+    secret = owner.write("secret/key", "KEY")
+    held = os.open(secret.parent, os.O_RDONLY)
+    for argv in (["agent", "tool", "run", started["tool"]], ["agent", "memory", "serve", "--engine", "toy"]):
+        with Program([LNK, *argv], env=owner.environment, fds=[held]) as program:
+            program.open()
+            (found,) = owner.attempts(program, ("list", "/proc/self/fd"))
+            assert set(found) <= {"0", "1", "2", "3"}  # the last is what lists them
+            assert owner.attempts(program, ("read", f"/proc/self/fd/{held}/key")) == ["FileNotFoundError"]
+    os.close(held)
+
+
+def test_sessions_and_the_listener_of_before_end_where_the_tool_is_defined_anew(owner, main):
+    engines.toy(owner.programs)
+    started = owner.start("toy")
+    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
+        program.open()
+        assert owner.start("toy")["ended"] == 0
+        assert owner.attempts(program, ("env", "LNK_MEMORY_MODEL")) == [""]
+        owner.write(SANDBOX, '[files]\ninstructions = "read"\n')
+        assert owner.start("toy")["ended"] == 1
+        with pytest.raises(Exception, match="ended"):
+            program.tools()
+
+
+@pytest.mark.requirement("NOTES-8", "NOTES-9")
+def test_where_others_write_to_the_agent_every_call_names_its_conversation(owner, main):
+    started = owner.start("--others")
+    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
+        program.open()
+        assert "conversation" in program.call("search", {"query": "lease"}).text
+        thread = {"link.local/thread": "telegram-8812"}
+        assert program.call("search", {"query": "lease"}, meta=thread).structured["results"]
+        assert program.call("remember", {"note": "x"}, meta=thread).failed
+        assert not program.call("remember", {"note": "x"}, meta={"link.local/thread": "link:main"}).failed
+
+
+def test_commands_that_know_link_memory_alone_say_so_of_another_engine(owner, main):
+    engines.toy(owner.programs)
+    owner.start("toy")
+    for command in ("search lease", "list", "status", "reindex"):
+        assert "served by toy" in owner.refused(REFUSED, "agent", "memory", *command.split())
+    assert not (owner.own() / "memory/link").exists()
+
+
+def test_set_up_does_not_start_what_was_stopped(owner, main):
+    started = owner.start()
+    owner.shows("agent", "memory", "stop")
+    told = owner.lnk("agent", "memory", "setup", "cursor")
+    assert (told.returncode, "It is stopped" in told.stderr) == (0, True)
+    assert json.loads(owner.tool(started).read_text())["stopped"] is True
+
+
+@pytest.mark.requirement("SANDBOX-4")
+def test_a_memory_that_was_started_unconfined_is_said_to_be(owner, main):
+    assert owner.start("--no-sandbox")["sandbox"] == "none"
+    assert json.loads(owner.shows("agent", "memory", "status", "--json"))["sandbox"] == "none"
+    assert "unconfined" in owner.shows("agent", "memory", "status")
+    assert owner.start()["sandbox"] != "none"
+    assert json.loads(owner.shows("agent", "memory", "status", "--json"))["sandbox"] != "none"
+
+
+# ---------------------------------------------------------------- remove, uninstall
+
+
+def test_whatever_an_engine_leaves_in_its_state_is_removed(owner, main):
+    owner.start()
+    state = owner.own() / "memory/toy"
+    state.mkdir()
+    secret = owner.write("secret/key", "KEY")
+    at = os.open(state, os.O_RDONLY)
+    for _ in range(1_500):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    (state / "locked").mkdir()
+    (state / "locked/file").write_text("x")
+    (state / "locked").chmod(0)
+    (state / "out").symlink_to(secret.parent)
+    (owner.own() / "memory/portable").mkdir()
+    owner.shows("agent", "memory", "remove")
+    assert [each.name for each in (owner.own() / "memory").iterdir()] == ["portable"]
+    assert secret.read_text() == "KEY"
+
+
+def test_a_damaged_definition_does_not_keep_a_memory_from_being_removed(owner, main):
+    started = owner.start()
+    owner.tool(started).write_text("{")
+    owner.shows("agent", "memory", "remove")
+    started = owner.start()
+    owner.tool(started).write_text("{")
+    owner.shows("uninstall")
+    assert not (main.parent / ".tools").exists()
 
 
 @pytest.mark.requirement("INDEX-10")
@@ -475,8 +599,10 @@ def test_uninstall_stops_everything_and_takes_the_agents_with_it_when_told(owner
     owner.shows("agent", "memory", "setup", "cursor")
     with owner.at(started["environment"]["LNK_MEMORY"]) as program:
         program.open()
-        done = owner.lnk("uninstall")
-    assert done.returncode == 0, done
+        assert "1 session ended" in owner.shows("uninstall")
+        with pytest.raises(Exception, match="ended"):
+            program.tools()
+    assert started["tool"] not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert json.loads((owner.home / ".cursor/mcp.json").read_text())["mcpServers"] == {}
     assert (owner.own() / "memory/link/index.sqlite").exists()
     assert not os.path.exists(started["environment"]["LNK_MEMORY"].removeprefix("unix:"))

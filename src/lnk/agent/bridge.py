@@ -120,6 +120,8 @@ def _end(found: Callable[[], list[int]]) -> None:
 
 def _tell(pid: int, number: signal.Signals, found: Callable[[], list[int]]) -> None:
     """The signal, to the process that was meant: its number may be another's by now."""
+    if pid <= 0:  # the kernel has no number for it here, and this one would be a group of ours
+        raise Unavailable("A process in another container runs the tool; end it there, then try again.")
     try:
         if not hasattr(os, "pidfd_open"):
             os.kill(pid, number)

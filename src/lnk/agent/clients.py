@@ -19,6 +19,7 @@ from lnk.agent.folders import MAIN
 from lnk.errors import Conflict, Corrupt, Invalid
 from lnk.folder import Folder, make_folder
 
+PROGRAM: Final = "lnk.cli.program"  # the module that is run
 FILE_BYTES_MAX: Final = 32 << 20  # Claude Code keeps its history in the same file
 
 
@@ -128,7 +129,7 @@ def server_entry(which: Client, tool: str, environment: Mapping[str, str]) -> di
 
     Absolute paths, since a client has its own PATH and folder.
     """
-    argv = ["-P", "-m", "lnk.cli.program", "agent", "tool", "run", tool]
+    argv = ["-P", "-m", PROGRAM, "agent", "tool", "run", tool]
     entry: dict[str, Any] = {"type": "stdio"} if which.typed else {}
     entry |= {"command": os.path.abspath(sys.executable), "args": argv}
     if environment.get("LNK_HOME"):
@@ -160,6 +161,23 @@ def plan(which: Client, name: str, entry: Mapping[str, Any] | None, environment:
     except ValueError as error:
         raise _by_hand(path, str(error)) from None
     return Change(path=path, before=before, after=after)
+
+
+def ours(which: Client, environment: Mapping[str, str]) -> list[str]:
+    """The names of those servers in the client's configuration that are sessions with tools of ours.
+
+    Raises Corrupt where it is not understood and may name one.
+    """
+    path = place_of(which, environment)
+    data = _read(path) or b""
+    if PROGRAM.encode() not in data:
+        return []
+    try:
+        found = _text_and_values(data)[1] if which.toml else _parsed(data)
+        servers = found.get(which.key, {}).items()
+        return [name for name, entry in servers if isinstance(entry, dict) and PROGRAM in (entry.get("args") or ())]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _by_hand(path, str(error)) from None
 
 
 def write(change: Change) -> None:

@@ -4,7 +4,9 @@ Any engine that keeps the contract will do; what it serves Link does not know.
 """
 
 import contextlib
+import math
 import os
+import re
 import select
 import shutil
 import signal
@@ -12,42 +14,49 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
 from lnk.agent.folders import Agent
+from lnk.agent.home import link_home
 from lnk.contract.memory import SERVE_BYTES_MAX, Serve, parse_serve
-from lnk.errors import LinkError, Missing, Unavailable
+from lnk.errors import Full, Invalid, LinkError, Missing, Refused, Unavailable
 from lnk.folder import make_folder_beneath
 from lnk.lines import Lines
-from lnk.sandbox.launch import Launch, launch
+from lnk.sandbox.launch import Launch, become, launch
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.programs import needs
 from lnk.sandbox.ways import Tried
 
 ENGINE: Final = "link"
 MEMORIES: Final = {"link": "link-memory"}  # how an engine is typed -> its plugin; any other name is its own plugin
+PORTABLE: Final = "portable"  # documents of the agent's, beside what engines keep
 COMMAND_WAIT_S: Final = 20.0
 INSTALL_WAIT_S: Final = 900.0  # it may fetch what it needs
 SAID_BYTES_MAX: Final = 4096  # kept of what it says beside; the last line is the one that says what is wrong
+UPKEEP_BYTES_MAX: Final = 64 << 20  # of our own engine's answer, which lists files
 PART_BYTES: Final = 1 << 16
+LOOK_S: Final = 1.0
 SPEC: Final = "LNK_MEMORY_SPEC"
 NOTES: Final = "LNK_MEMORY_NOTES"
 MODEL: Final = "LNK_MEMORY_MODEL"
+_ENGINE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _STATUSES: Final = {kind.status: kind for kind in LinkError.__subclasses__()}
 # What a program in a sandbox may know of where it runs: how text is written, and which time it is.
 _TOLD: Final = ("LANG", "LANGUAGE", "TZ")
 
 
-def plugin_of(engine: str) -> str:
-    """The plugin of the engine typed as `engine`."""
-    return MEMORIES.get(engine, engine)
+def check_engine(name: str) -> None:
+    """Raises Invalid for what can be no engine's name: it is part of a program's, and of the folder that it keeps."""
+    if not _ENGINE.fullmatch(name) or name == PORTABLE:
+        raise Invalid(f"{name[:64]!r} is no engine's name: use a-z, 0-9 and dashes, at most 64, as in {ENGINE!r}.")
 
 
 def program_of(engine: str = ENGINE) -> str:
-    """The absolute path of an engine's program. Raises Missing."""
-    return program_path(f"lnk-{plugin_of(engine)}")
+    """The absolute path of an engine's program. Raises Missing, Invalid."""
+    check_engine(engine)
+    return program_path(f"lnk-{MEMORIES.get(engine, engine)}")
 
 
 def program_path(name: str) -> str:
@@ -106,6 +115,10 @@ class Engine:
         """What to execute to serve it. `model`: the address of its model, at `port` of its own loopback (`opening`)."""
         return launch(self.policy(serve, port=port, model=model), serve.argv, self._how, opening=opening)
 
+    def become(self, serve: Serve, *, port: int | None = None, model: str = "", opening: int | None = None) -> NoReturn:
+        """This process becomes the engine that serves it."""
+        become(self.policy(serve, port=port, model=model), serve.argv, self._how, opening=opening)
+
     def policy(self, serve: Serve, *, port: int | None = None, model: str = "") -> Policy:
         """What it reaches while it serves."""
         places = replace(
@@ -116,19 +129,24 @@ class Engine:
         )
         return self._its_own(places, {**self._spec(), MODEL: model})
 
-    def upkeep(self, command: str, *flags: str, told: Mapping[str, str]) -> tuple[int, bytes]:
-        """The exit status and the output of one of our own engine's commands beside the contract.
+    def upkeep(
+        self, command: str, *flags: str, told: Mapping[str, str], tell: Callable[[str], None]
+    ) -> tuple[int, bytes]:
+        """The exit status and output of one of our own engine's commands beside the contract, however long it takes.
 
-        What it says goes to our standard error. `told`: further variables.
+        `told`: further variables; `tell` hears each line that it says. Raises Full where it says too much.
         """
         policy = self._its_own(self._places(("link-documents",)), {**self.told, **told})
-        with self._started([*self._argv(command), *flags], policy, stderr=None) as process:
-            assert process.stdout
+        with self._started([*self._argv(command), *flags], policy) as process:
+            heard = _Heard(process, tell, UPKEEP_BYTES_MAX)
             try:
-                printed = process.stdout.read()
-                return process.wait(), printed
+                heard.listen(math.inf)
             finally:
                 _kill(process)
+        heard.end()
+        if len(heard.printed) > UPKEEP_BYTES_MAX:
+            raise Full(f"{self.program} {command} printed more than {UPKEEP_BYTES_MAX:,} bytes, and was ended.")
+        return process.returncode, heard.printed
 
     # ------------------------------------------------------------ what it reaches
 
@@ -138,8 +156,12 @@ class Engine:
     def _places(self, programs: Sequence[str] = (), *, notes: bool = False) -> Policy:
         """The agent's folders, as the contract opens them, and those of the plugins' programs that are installed."""
         reads = [self._agent.home, f"{self._agent.own}/chats", f"{self._agent.own}/skills"]
-        if self._agent.documents:
-            reads.append(self._agent.documents)
+        if documents := self._agent.documents:
+            if os.path.realpath(documents) != documents:
+                raise Refused(
+                    f"{documents} is reached by a link; write the folder itself as `documents` in agent.toml."
+                )
+            reads.append(documents)
         driver = [f"{self._agent.store}-store"] if self._agent.store else []
         needed = [needs(path, self._environment) for path in map(installed, (*programs, *driver)) if path]
         return Policy(
@@ -147,7 +169,11 @@ class Engine:
             writes=(self._state, *([os.path.dirname(self._agent.notes)] if notes else [])),
             programs=tuple(part for each in needed for part in each.programs),
             # An agent whose documents lie above Link's folder reads no other agent's.
-            hidden=(os.path.dirname(self._agent.folder), *(part for each in needed for part in each.hidden)),
+            hidden=(
+                os.path.dirname(self._agent.folder),
+                os.path.realpath(f"{link_home(self._environment)}/Agents"),
+                *(part for each in needed for part in each.hidden),
+            ),
         )
 
     def _its_own(self, policy: Policy, variables: Mapping[str, str]) -> Policy:
@@ -159,7 +185,16 @@ class Engine:
             policy,
             programs=(*needed.programs, *policy.programs),
             hidden=(*needed.hidden, *policy.hidden),
-            environment={"PATH": path, "HOME": self._state, **told, **self._named(), **needed.environment, **variables},
+            # What an engine leaves in its state, its home, is no part of the next session's program.
+            environment={
+                "PATH": path,
+                "HOME": self._state,
+                "PYTHONNOUSERSITE": "1",
+                **told,
+                **self._named(),
+                **needed.environment,
+                **variables,
+            },
             folder=self._state,
         )
 
@@ -173,7 +208,7 @@ class Engine:
 
     # ------------------------------------------------------------ running it
 
-    def _started(self, argv: Sequence[str], policy: Policy, *, stderr: int | None) -> "subprocess.Popen[bytes]":
+    def _started(self, argv: Sequence[str], policy: Policy) -> "subprocess.Popen[bytes]":
         made = launch(policy, argv, self._how)
         try:
             return subprocess.Popen(
@@ -182,7 +217,8 @@ class Engine:
                 pass_fds=made.fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=stderr,
+                stderr=subprocess.PIPE,
+                cwd=made.folder,
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C is ours: all of it is ended
             )
@@ -202,10 +238,10 @@ class Engine:
     ) -> bytes:
         """What a command of the contract prints. Raises the kind of error that its exit status says, in its words."""
         said = f"{self.program} {argv[1]}"
-        with self._started(argv, policy, stderr=subprocess.PIPE) as process:
+        with self._started(argv, policy) as process:
+            heard = _Heard(process, tell, SERVE_BYTES_MAX)
             try:
                 meanwhile()
-                heard = _Heard(process, tell)
                 heard.listen(time.monotonic() + wait_s)
             except (TimeoutError, subprocess.TimeoutExpired):
                 raise Unavailable(f"{said} did not end within {wait_s:g} s.") from None
@@ -215,6 +251,7 @@ class Engine:
             raise _STATUSES.get(process.returncode, Unavailable)(
                 heard.refusal() or f"{said} ended with status {process.returncode}."
             )
+        heard.end()
         return heard.printed
 
 
@@ -227,39 +264,52 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 class _Heard:
     """What a command prints, at most so much of it, and what it says beside, line by line."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", tell: Callable[[str], None]) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", tell: Callable[[str], None], limit: int) -> None:
         assert process.stdout and process.stderr
         self._process = process
         self._tell = tell
+        self._limit = limit
         self._ends = {process.stdout.fileno(): self._print, process.stderr.fileno(): self._say}
         self._said = Lines(SAID_BYTES_MAX)
         self._last = ""
-        self.printed = b""
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def printed(self) -> bytes:
+        """What it printed, of too much the beginning."""
+        return b"".join(self._parts)
 
     def listen(self, until: float) -> None:
         """Until it has ended, or printed too much. Raises TimeoutError, subprocess.TimeoutExpired."""
         poll = select.poll()
         for fd in self._ends:
             poll.register(fd, select.POLLIN)
-        while self._ends and len(self.printed) <= SERVE_BYTES_MAX:
+        while self._ends and self._size <= self._limit:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            for fd, _ in poll.poll(left * 1000):
+            for fd, _ in poll.poll(min(left, LOOK_S) * 1000):
                 if part := os.read(fd, PART_BYTES):
                     self._ends[fd](part)
                 else:
                     poll.unregister(fd)
                     del self._ends[fd]
         if not self._ends:
-            self._process.wait(max(0.0, until - time.monotonic()))
+            self._process.wait(None if until == math.inf else max(0.0, until - time.monotonic()))
+
+    def end(self) -> None:
+        """What is held back as a refusal is told too."""
+        if self._last:
+            self._tell(self._last)
 
     def refusal(self) -> str:
         """Its last words, without the program's name."""
         return self._last.partition(": ")[2] or self._last
 
     def _print(self, part: bytes) -> None:
-        self.printed += part[: SERVE_BYTES_MAX + 1 - len(self.printed)]
+        self._parts.append(part[: self._limit + 1 - self._size])
+        self._size += len(part)
 
     def _say(self, part: bytes) -> None:
         for line in self._said.feed(part):

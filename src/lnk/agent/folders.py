@@ -5,9 +5,8 @@ import os
 import pwd
 import re
 import secrets
-import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -154,16 +153,23 @@ class Agents:
                     wrong.append(error)
         return found, wrong
 
-    def remove(self, name: str, *, files: bool) -> Agent:
-        """The agent is no more. Its index goes; `files`: so does everything, else what cannot be made again stays."""
+    def remove(self, name: str, *, files: bool, first: Callable[[Agent], object]) -> Agent:
+        """The agent is no more, once `first` has ended what runs for it, and removed what can be made again.
+
+        `files`: so is everything of it, else what cannot be made again stays. Raises Refused where its folder is a
+        link: what that leads to is deleted by whoever made it.
+        """
         agent = self.get(name)
+        if files and os.path.islink(agent.folder):
+            raise Refused(f"{agent.folder} is a link; delete what it leads to yourself, then remove the agent.")
+        first(agent)
         with self._alone():
+            if files:
+                with Folder.open(os.path.realpath(self.folder)) as folder:
+                    folder.remove_tree(name)
+                return agent
             try:
-                if files:
-                    shutil.rmtree(agent.folder)
-                else:
-                    shutil.rmtree(agent.state("link"), ignore_errors=True)
-                    os.rename(f"{agent.own}/{FILE}", f"{agent.own}/{REMOVED}")
+                os.rename(f"{agent.own}/{FILE}", f"{agent.own}/{REMOVED}")
             except OSError as error:
                 raise from_os(error, f"remove {agent.folder}") from None
         return agent
@@ -181,6 +187,9 @@ class Agents:
         own = os.path.realpath(f"{self.folder}/{name}")
         if path == own or path.startswith(own + "/"):
             raise Refused(f"{path} lies in the agent's own folder; leave --documents out to use its memory/.")
+        agents = os.path.realpath(self.folder)
+        if path == agents or path.startswith(agents + "/"):
+            raise Refused(f"{path} lies in Link's folder of agents, each of which has its own; give another folder.")
         return path
 
     def _has(self, name: str) -> bool:
@@ -252,9 +261,9 @@ def _read(folder: str, name: str = FILE) -> Agent:
         raise Corrupt(f'{path} has the id {agent.id!r}; an id is "a_" and 12 of a-z and 2-7. Mend it by hand.')
     if agent.store is not None and not _STORE.fullmatch(agent.store):
         raise Corrupt(f"{path} has the store {agent.store!r}, which is no driver's name; mend it by hand.")
-    documents = agent.documents and os.path.realpath(
-        os.path.expanduser(agent.documents)
-    )  # a person may have written it
+    documents = agent.documents and os.path.expanduser(agent.documents)  # a person may have written it
+    if documents is not None and (not os.path.isabs(documents) or "\0" in documents):
+        raise Corrupt(f"{path} has the documents {documents!r}; give the folder's whole path. Mend it by hand.")
     # An agent is called as its folder is: one that was renamed answers to the new name.
     return msgspec.structs.replace(agent, name=os.path.basename(folder), documents=documents)
 
@@ -287,6 +296,10 @@ def documents_folder(path: str) -> str:
     if not path:
         raise Invalid("The name of the folder of documents is empty; give one, or leave --documents out.")
     path = os.path.realpath(os.path.expanduser(path))
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"The folder of documents {path!r} is not UTF-8; rename it, or give another.") from None
     must_be_folder(path, "The folder of documents")
     if not os.access(path, os.R_OK | os.X_OK):
         raise Refused(f"The folder of documents {path} cannot be read; check its owner and mode.")

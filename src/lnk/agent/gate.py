@@ -1,7 +1,9 @@
 """The gate between a client and a tool: lines of MCP in, what to do with each out.
 
 A line goes on byte for byte or not at all, and it is judged as any reader could take it: what two readers might
-understand in two ways does not go on. It holds no descriptor, no clock and no file, and knows no tool.
+understand in two ways does not go on. But for three characters of the client's which JSON lets stand in a string and
+some readers take for a line's end: they go on as JSON's escapes. It holds no descriptor, no clock and no file, and
+knows no tool.
 """
 
 import json
@@ -52,6 +54,8 @@ _SPELT: Final = frozenset((*_KEYS, *_PARAMS, "requestId"))
 
 SHORT_BYTES: Final = 4096  # an answer up to this is decoded before it goes on
 _BEGINNING = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?(0|[1-9]\d{0,14}|"[A-Za-z0-9._:-]{1,100}"), ?"result": ?\{')
+# U+0085, U+2028 and U+2029: of what ends a line for some readers all that stands in valid JSON, and in strings only.
+_ENDS: Final = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
 _PLAIN_CALL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 _PLAIN_ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _PLAIN_THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=:-]{0,119}")
@@ -175,15 +179,16 @@ class Gate:
             found = _read(line)
         except ProtocolError as error:
             return [_error(None, error)]
+        line = _as_one(line)  # type: ignore[arg-type]
         if isinstance(found, list):
-            return self._batch(found, line, now)  # type: ignore[arg-type]
+            return self._batch(found, line, now)
         try:
             request = self._judge(found, now)
         except ProtocolError as error:
             return [_error(_number(found), error)]
         if request is None:
-            return self._untracked(found, line, now)  # type: ignore[arg-type]
-        request.line = line + b"\n"  # type: ignore[operator]
+            return self._untracked(found, line, now)
+        request.line = line + b"\n"
         return self._give(request, now) if self._passes(found) else self._hold(request, _called(found))
 
     def from_tool(self, line: bytes | TooLong, now: float) -> list[Action]:
@@ -367,16 +372,21 @@ class Gate:
         if not isinstance(found, list) or not 1 <= len(found) <= BATCH_MAX:
             self.dropped += 1
             return []
-        kept: list[Any] = []
+        try:
+            parts = [json.dumps(_plain(each)) for each in found]  # before one of them counts as answered
+        except RecursionError:
+            self.dropped += 1
+            return []
+        kept: list[str] = []
         records: list[Action] = []
-        for each in found:
+        for each, part in zip(found, parts, strict=True):
             ended = self._said(each if isinstance(each, _Pairs) else _Pairs(), now)
             if ended is not None:
-                kept.append(each)
+                kept.append(part)
                 records += ended
         if len(kept) == len(found):
             return [ToClient(line + b"\n"), *records]
-        return [ToClient(json.dumps(_plain(kept)).encode() + b"\n"), *records] if kept else []
+        return [ToClient(f"[{', '.join(kept)}]\n".encode()), *records] if kept else []
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -411,6 +421,13 @@ def _read(line: bytes | TooLong) -> Any:
     if isinstance(found, list) and not 1 <= len(found) <= BATCH_MAX:
         raise ProtocolError(INVALID_REQUEST, f"A batch holds from 1 to {BATCH_MAX} messages.")
     return found
+
+
+def _as_one(line: bytes) -> bytes:
+    """The same JSON, in a line that is one to every reader."""
+    for end, escape in _ENDS:
+        line = line.replace(end, escape)
+    return line
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Message:

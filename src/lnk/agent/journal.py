@@ -23,6 +23,7 @@ class Journal:
         self._bytes_max = bytes_max
         self._fd = -1
         self._failed = False
+        self._cut = False  # the last line was written in part
 
     def write(self, value: dict[str, Any]) -> None:
         """One line more. Where it cannot be written, that is said on standard error, once, and nothing else is done."""
@@ -32,7 +33,8 @@ class Journal:
                 self._open()
             if os.fstat(self._fd).st_size >= self._bytes_max:
                 self._turn()
-            os.write(self._fd, line)
+            line = b"\n" + line if self._cut else line
+            self._cut = os.write(self._fd, line) < len(line)
         except OSError as error:
             self._fail(error)
 
@@ -53,6 +55,7 @@ class Journal:
                 os.rename(self._name, aside(self._name), src_dir_fd=self._folder, dst_dir_fd=self._folder)
             self.close()
             self._open()
+            self._cut = False
         finally:
             fcntl.flock(self._folder, fcntl.LOCK_UN)
 

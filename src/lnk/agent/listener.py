@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from lnk.agent.journal import Journal, format_time
-from lnk.agent.proxy import Signals, command, open_streams, small_command
+from lnk.agent.proxy import Signals, command, own_streams, small_command
 from lnk.agent.toolfolder import hold_listener, open_folder, open_lock, read_definition
 from lnk.errors import Conflict, Full, LinkError, from_os
 
@@ -40,15 +40,18 @@ def listener_command(link_home: str, name: str, path: str) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Listen until a signal ends it. `argv`: Link's folder, the tool's name, the path of the socket."""
-    open_streams()
+    """Listen until a signal ends it. `argv`: Link's folder, the tool's name, the path of the socket.
+
+    Order: it counts as the listener before it looks whether there is to be one, so that who stops the tool finds it.
+    """
+    own_streams()
     try:
         link_home, name, path = argv
         folder = open_folder(link_home, name)
-        read_definition(folder, name)
         lock = open_lock(folder)
         if not hold_listener(lock):
             raise Conflict(f"Another process listens for the tool {name} already.")
+        read_definition(folder, name)
         listening = _listen(path)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()} {path}".encode(), 0)  # for who looks for it in another environment

@@ -5,13 +5,13 @@ person's command serves it itself, by a runtime that runs already. `lnk.models` 
 """
 
 import contextlib
+import functools
 import hashlib
 import os
-import shutil
 import socket
+import stat
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -19,16 +19,16 @@ from msgspec.structs import asdict, replace
 
 from lnk import __version__
 from lnk.agent import bridge
-from lnk.agent.engine import ENGINE, Engine, installed
+from lnk.agent.engine import ENGINE, PORTABLE, Engine, check_engine, installed
 from lnk.agent.folders import Agent, read_sandbox, read_spec
+from lnk.agent.home import link_home
 from lnk.agent.tools import Tool, Tools
 from lnk.contract.memory import Serve
-from lnk.contract.shape import Value, format_value
+from lnk.contract.shape import Value, format_value, parse
 from lnk.contract.spec import BUILTIN, NONE, Spec
-from lnk.errors import LinkError, Missing, from_os
+from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder
 from lnk.mcp.client import Program
-from lnk.sandbox.launch import Launch
 from lnk.sandbox.ways import Tried, Way
 
 if TYPE_CHECKING:
@@ -42,13 +42,20 @@ NO_OPENING: Final = (
     " words, and by the built-in encoder where that is installed. With bubblewrap it would have one."
 )
 _ENGINE_FLAG: Final = "--engine"
+_OTHERS_FLAG: Final = "--others"
+_UNCONFINED_FLAG: Final = "--no-sandbox"
+_REACH: Final = "what it reaches"
 MODEL_WAIT_S: Final = 10.0  # that a person's command may spend on a model, behind
 MODEL_READY_S: Final = 0.5  # a runtime that has its model loaded is there by then, before the engine first asks it
 
 
-def engine_environment(agent: Agent, environment: Mapping[str, str], *, words_alone: bool = False) -> dict[str, str]:
-    """What an engine's command is told: the agent's opinions, its notes file where they may be written."""
-    told = {key: value for key, value in environment.items() if not key.startswith("LNK_MEMORY_")}
+def told_of(agent: Agent, *, words_alone: bool = False, others: bool = False) -> dict[str, str]:
+    """What an engine's commands are told of the agent, by variables: its opinions, its notes where it may write them.
+
+    `words_alone`: without a model, whatever its spec says. `others`: they write to it too, so each call names its
+    conversation.
+    """
+    told: dict[str, str] = {}
     spec = read_spec(agent).tool.memory
     if words_alone:
         spec = replace(spec or Spec(), model=NONE)
@@ -58,6 +65,8 @@ def engine_environment(agent: Agent, environment: Mapping[str, str], *, words_al
         told["LNK_MEMORY_NOTES"] = agent.notes
     if agent.documents:
         told["LNK_MEMORY_DOCUMENTS"] = agent.documents
+    if others:
+        told["LNK_MEMORY_FROM"] = "1"
     return told
 
 
@@ -72,141 +81,218 @@ class Started(Value, frozen=True):
     tool: str
     environment: dict[str, str]
     defined: list[str]
+    ended: int
     serve: Serve
     sandbox: str
 
 
-def tool_name(agent: Agent) -> str:
-    """What the agent's memory is called among the tools."""
-    return f"memory-{agent.id}"
+class Reach(Value, frozen=True):
+    """What an engine asks for beyond the agent's folders. A session gets no more of it than was there at a start."""
+
+    network: bool = False
+    programs: list[str] = []  # noqa: RUF012  # copied for each value
 
 
-def start(
-    agent: Agent,
-    link_home: str,
-    environment: Mapping[str, str],
-    how: Tried,
-    tell: Callable[[str], None],
-    *,
-    engine: str = ENGINE,
-) -> Started:
-    """The agent's memory is served by `engine`: installed, its tool defined where something changed, and listening.
-
-    `tell` hears what the engine says as it installs. Raises what the engine refuses.
-    """
-    tool, defined, serve = define(agent, link_home, environment, how, tell, engine=engine)
-    address = bridge.start(link_home, tool.name, environment)
-    return Started(
-        agent=agent.name,
-        engine=engine,
-        tool=tool.name,
-        environment={ADDRESS: address},
-        defined=defined,
-        serve=serve,
-        sandbox=how.way.value,
-    )
+_OURS: Final = Reach(programs=["link-documents"])  # of a session that a person begins without a start
 
 
-def define(
-    agent: Agent,
-    link_home: str,
-    environment: Mapping[str, str],
-    how: Tried,
-    tell: Callable[[str], None],
-    *,
-    engine: str = ENGINE,
-) -> tuple[Tool, list[str], Serve]:
-    """The agent's tool as it is now, why it was defined anew (empty: it was not), and how the engine serves it."""
-    made = engine_of(agent, environment, how, engine)
-    made.install(tell)
-    serve = made.command()
-    old = tool_of(agent, link_home)
-    new = Tool(
-        name=tool_name(agent),
-        argv=_session_argv(agent, engine, how),
-        allow=serve.allow or [],
-        title=f"the memory of {agent.name}",
-        made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        made_of=_made_of(agent, made, serve, how),
-    )
-    defined = _changes(old, new)
-    if not defined and old:
-        return old, [], serve
-    Tools(link_home).add(new)
-    return new, defined, serve
+class Memory:
+    """One agent's memory, in one `Link` folder."""
 
+    def __init__(
+        self, agent: Agent, environment: Mapping[str, str], *, engine: str | None = None, others: bool = False
+    ) -> None:
+        """`engine`: as it is typed; where it is left out, the one that serves it now. `others`: as `told_of` has it."""
+        self.agent = replace(agent, folder=os.path.realpath(agent.folder))  # in a sandbox there are no links
+        self.home = link_home(environment)
+        self.name = f"memory-{agent.id}"
+        self._environment = environment
+        self._others = others
+        self.engine = self._served_by() or ENGINE if engine is None else engine
+        check_engine(self.engine)
 
-def stop(agent: Agent, link_home: str) -> int:
-    """The memory is reached no more until it is started again: its address is gone, its sessions end.
+    # ------------------------------------------------------------ the tool
 
-    Gives how many ended. Raises Missing where it was never started.
-    """
-    tools = Tools(link_home)
-    tools.add(replace(tools.get(tool_name(agent)), stopped=True))
-    return bridge.stop(link_home, tool_name(agent))
+    def tool(self) -> Tool | None:
+        """The tool as it is defined; None where the memory was never started. Raises Corrupt."""
+        try:
+            return Tools(self.home).get(self.name)
+        except Missing:
+            return None
 
+    def start(self, how: Tried, tell: Callable[[str], None]) -> Started:
+        """It is served: installed, its tool defined where something changed, and listening.
 
-def remove(agent: Agent, link_home: str) -> int:
-    """The tool is no more, and what its engines keep. Documents, conversations and notes stay.
+        Where it was defined anew, sessions and the listener of before end, so that nothing goes on as it was. `tell`
+        hears what the engine says as it installs. Raises what the engine refuses.
+        """
+        defined, serve = self.define(how, tell)
+        ended = bridge.stop(self.home, self.name) if defined else 0
+        address = bridge.start(self.home, self.name, self._environment)
+        return Started(
+            agent=self.agent.name,
+            engine=self.engine,
+            tool=self.name,
+            environment={ADDRESS: address},
+            defined=defined,
+            ended=ended,
+            serve=serve,
+            sandbox=how.way.value,
+        )
 
-    Gives how many sessions ended.
-    """
-    ended = bridge.stop(link_home, tool_name(agent))
-    tool = tool_of(agent, link_home)
-    if tool:
-        Tools(link_home).remove(tool.name)
-    try:
-        shutil.rmtree(agent.state(engine_in(tool) if tool else ENGINE))
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise from_os(error, f"remove what the engine of {agent.name} keeps") from None
-    return ended
+    def define(
+        self, how: Tried, tell: Callable[[str], None], *, stays_stopped: bool = False
+    ) -> tuple[list[str], Serve]:
+        """The tool is defined as it is to be now. Why it was defined anew (empty: it was not), and how it is served."""
+        engine = self.engine_as(how)
+        engine.install(tell)
+        serve = engine.command()
+        old, damaged = self._had()
+        new = Tool(
+            name=self.name,
+            argv=self._session(how),
+            allow=serve.allow or [],
+            title=f"the memory of {self.agent.name}",
+            stopped=stays_stopped and old is not None and old.stopped,
+            made_of=self._made_of(engine, serve, how),
+        )
+        defined = ["it was damaged"] if damaged else _changes(old, new)
+        if defined:
+            Tools(self.home).add(new)
+        return defined, serve
 
+    def stop(self) -> int:
+        """It is reached no more until it is started again: its address is gone, its sessions end.
 
-def tool_of(agent: Agent, link_home: str) -> Tool | None:
-    """The agent's tool as it is defined, None where its memory was never started."""
-    try:
-        return Tools(link_home).get(tool_name(agent))
-    except Missing:
-        return None
+        Gives how many ended. Raises Missing where it was never started.
+        """
+        tools = Tools(self.home)
+        tool, damaged = self._had()
+        if tool is None and not damaged:
+            raise Missing(f"The memory of {self.agent.name} was never started; `lnk agent memory start` starts it.")
+        try:
+            if tool:
+                tools.add(replace(tool, stopped=True))
+        finally:  # whatever cannot be written
+            ended = bridge.stop(self.home, self.name)
+        return ended
 
+    def remove(self) -> int:
+        """The tool is no more, nor what engines kept. Documents, conversations and notes stay.
 
-def tool_state(agent: Agent, link_home: str) -> dict[str, Any]:
-    """What a person is told of the agent's tool."""
-    tool = tool_of(agent, link_home)
-    name = tool_name(agent)
-    return {
-        "name": name,
-        "defined": tool is not None,
-        "stopped": tool is not None and tool.stopped,
-        "engine": engine_in(tool) if tool else None,
-        "address": bridge.address(link_home, name) if bridge.running(link_home, name) else None,
-    }
+        Gives how many sessions ended.
+        """
+        end = functools.partial(bridge.stop, self.home, self.name)
+        try:
+            ended = Tools(self.home).remove(self.name, end)
+        except Missing:
+            ended = end()
+        try:
+            with Folder.open(self.agent.own, passage=True) as own, own.folder("memory") as kept:
+                for name in os.listdir(kept.fd):
+                    if name != PORTABLE and stat.S_ISDIR(os.stat(name, dir_fd=kept.fd, follow_symlinks=False).st_mode):
+                        kept.remove_tree(name)
+        except FileNotFoundError:
+            pass  # there is nothing of it
+        except OSError as error:
+            raise from_os(error, f"remove what engines keep in {self.agent.own}/memory") from None
+        return ended
 
+    def _had(self) -> tuple[Tool | None, bool]:
+        """The tool, and whether there is one that is not to be understood."""
+        try:
+            return self.tool(), False
+        except (Corrupt, Invalid):
+            return None, True
 
-def engine_in(tool: Tool) -> str:
-    """The engine of a memory's tool, as it was typed."""
-    return tool.argv[tool.argv.index(_ENGINE_FLAG) + 1] if _ENGINE_FLAG in tool.argv else ENGINE
+    def _served_by(self) -> str | None:
+        """The engine that serves it, as it is typed; None where it was never started, or is not to be understood."""
+        tool, _ = self._had()
+        argv = tool.argv if tool else []
+        return argv[argv.index(_ENGINE_FLAG) + 1] if _ENGINE_FLAG in argv[:-1] else (ENGINE if tool else None)
 
+    def _session(self, how: Tried) -> list[str]:
+        """The command that is one session."""
+        argv = [sys.executable, "-P", "-m", "lnk.cli.program", "agent", "memory", "serve", "--id", self.agent.id]
+        argv += [] if self.engine == ENGINE else [_ENGINE_FLAG, self.engine]
+        argv += [_OTHERS_FLAG] if self._others else []
+        return argv + ([_UNCONFINED_FLAG] if how.way is Way.NONE else [])
 
-def _session_argv(agent: Agent, engine: str, how: Tried) -> list[str]:
-    """What the tool is: one session with the agent's memory."""
-    argv = [sys.executable, "-P", "-m", "lnk.cli.program", "agent", "memory", "serve", "--agent", agent.name]
-    argv += [] if engine == ENGINE else [_ENGINE_FLAG, engine]
-    return argv + (["--no-sandbox"] if how.way is Way.NONE else [])
+    def _made_of(self, engine: Engine, serve: Serve, how: Tried) -> dict[str, str]:
+        """What the tool is defined from, by the words in which a start says what changed."""
+        confined = how.way is not Way.NONE
+        programs = [[name, _identity(installed(name))] for name in serve.programs or ()]
+        return {
+            "the settings": _digest([sorted(engine.told.items()), self.agent.name, self.agent.documents, confined]),
+            "the engine": _digest([engine.name, _identity(engine.program), asdict(serve)]),
+            "its programs": _digest(programs),
+            "Link": f"{__version__} {sys.executable}",
+            _REACH: format_value(_reach(serve)),
+        }
 
+    # ------------------------------------------------------------ the engine
 
-def _made_of(agent: Agent, engine: Engine, serve: Serve, how: Tried) -> dict[str, str]:
-    """What the tool is defined from, by the words in which a start says what changed."""
-    confined = how.way is not Way.NONE
-    programs = [[name, _identity(installed(name))] for name in serve.programs or ()]
-    return {
-        "the settings": _digest([sorted(engine.told.items()), agent.name, agent.documents, confined]),
-        "the engine": _digest([engine.name, _identity(engine.program), asdict(serve)]),
-        "its programs": _digest(programs),
-        "Link": f"{__version__} {sys.executable}",
-    }
+    def engine_as(self, how: Tried, *, words_alone: bool = False) -> Engine:
+        """Its engine in that sandbox. `words_alone`: without a model. Raises what `Engine` does."""
+        told = told_of(self.agent, words_alone=words_alone, others=self._others)
+        return Engine(self.engine, self.agent, told, self._environment, how)
+
+    def our_engine(self, how: Tried, *, words_alone: bool = False) -> Engine:
+        """The same, for what only Link Memory can do. Raises Refused where another engine serves it."""
+        if self.engine != ENGINE:
+            raise Refused(
+                f"The memory of {self.agent.name} is served by {self.engine}, which this command does not know;"
+                f" `lnk agent tool run {self.name}` speaks with it."
+            )
+        return self.engine_as(how, words_alone=words_alone)
+
+    def become(self, how: Tried, tell: Callable[[str], None]) -> NoReturn:
+        """This process becomes its engine, so that a client's pipes are its own. Its model is served beside.
+
+        `tell` hears what keeps the model from being served; the session goes on by words. Raises Refused where the
+        engine asks for more than it did when the memory was started.
+        """
+        engine = self.engine_as(how)
+        serve = engine.command(meanwhile=_learn_of_models)
+        self._hold_to_start(serve)
+        place = None
+        try:
+            place = _place(serve.model, self._environment, how)
+        except LinkError as error:
+            tell(f"lnk: {error} Until that is mended memory searches by words.")
+        if serve.model and how.way is Way.LANDLOCK:
+            tell(f"lnk: {NO_OPENING}")
+        outside, inside = _opening(place, how)
+        if place and serve.model:
+            from lnk.models.beside import start_beside
+
+            start_beside(serve.model, place.port, self._environment, opening=outside)
+        _only_write_errors()
+        engine.become(serve, port=_port(place, how), model=place.told if place else "", opening=inside)
+
+    def _hold_to_start(self, serve: Serve) -> None:
+        tool = self.tool()
+        had = parse(tool.made_of.get(_REACH, "{}"), Reach, "what the engine may reach") if tool else _OURS
+        now = _reach(serve)
+        more = [*(["the network"] if now.network and not had.network else []), *(set(now.programs) - set(had.programs))]
+        if more:
+            raise Refused(
+                f"The engine {self.engine} asks for {', '.join(sorted(more))}, for which it did not ask when the memory"
+                f" of {self.agent.name} was started; `lnk agent memory start {self.engine}` lets it have that."
+            )
+
+    def state(self) -> dict[str, Any]:
+        """What a person is told of the tool."""
+        tool, damaged = self._had()
+        return {
+            "name": self.name,
+            "defined": tool is not None,
+            "damaged": damaged,
+            "stopped": tool is not None and tool.stopped,
+            "engine": self.engine if tool else None,
+            "confined": tool is None or _UNCONFINED_FLAG not in tool.argv,
+            "address": bridge.address(self.home, self.name) if bridge.running(self.home, self.name) else None,
+        }
 
 
 def _changes(old: Tool | None, new: Tool) -> list[str]:
@@ -216,7 +302,7 @@ def _changes(old: Tool | None, new: Tool) -> list[str]:
     changed = [f"{what} changed" for what, now in new.made_of.items() if old.made_of.get(what) != now]
     if not changed and (old.argv, old.allow) != (new.argv, new.allow):
         changed = ["it was changed by hand"]
-    return [*changed, *(["it was stopped"] if old.stopped else [])]
+    return [*changed, *(["it was stopped"] if old.stopped and not new.stopped else [])]
 
 
 def _identity(path: str | None) -> list[object]:
@@ -234,16 +320,6 @@ def _digest(value: object) -> str:
 # ---------------------------------------------------------------- sessions
 
 
-def engine_of(
-    agent: Agent, environment: Mapping[str, str], how: Tried, name: str = ENGINE, *, words_alone: bool = False
-) -> Engine:
-    """The engine of that name for the agent. `words_alone`: without a model, whatever the agent's spec says."""
-    agent = replace(agent, folder=os.path.realpath(agent.folder))  # in its sandbox there are no links
-    told = engine_environment(agent, environment, words_alone=words_alone)
-    told = {key: value for key, value in told.items() if key.startswith("LNK_MEMORY_")}
-    return Engine(name, agent, told, environment, how)
-
-
 def throw_away(place: str, documents: str | None) -> Agent:
     """An agent for a look only, all of whose folders are made beneath `place`; it asks for no model from outside."""
     agent = Agent(id="a_" + "a" * 12, name="try", owner="", created="", folder=place, documents=documents)
@@ -254,46 +330,12 @@ def throw_away(place: str, documents: str | None) -> Agent:
     return agent
 
 
-def become(
-    agent: Agent,
-    environment: Mapping[str, str],
-    how: Tried,
-    tell: Callable[[str], None],
-    *,
-    engine: str = ENGINE,
-) -> NoReturn:
-    """This process becomes the engine's, so that a client's pipes are its own. What serves its model is started beside.
-
-    `tell` hears what keeps the model from being served; the session goes on by words.
-    """
-    made = engine_of(agent, environment, how, engine)
-    serve = made.command(meanwhile=_learn_of_models)
-    place = None
-    try:
-        place = _place(serve.model, environment, how)
-    except LinkError as error:
-        tell(f"lnk: {error} Until that is mended memory searches by words.")
-    if serve.model and how.way is Way.LANDLOCK:
-        tell(f"lnk: {NO_OPENING}")
-    outside, inside = _opening(place, how)
-    if place and serve.model:
-        from lnk.models.beside import start_beside
-
-        start_beside(serve.model, place.port, environment, opening=outside)
-    launched = _launched(made, serve, place, how, inside)
-    for fd in launched.fds:
-        os.set_inheritable(fd, True)
-    if outside is not None:
-        os.close(outside)
-    os.execve(launched.argv[0], launched.argv, launched.environment)
-
-
 class Session(Program):
     """A session of a person with an agent's memory, over MCP. Use as a context."""
 
     def __init__(
         self,
-        agent: Agent,
+        memory: Memory,
         environment: Mapping[str, str],
         how: Tried,
         *,
@@ -305,9 +347,9 @@ class Session(Program):
         `meaning`: with the built-in encoder, and the model that it asks for, where a runtime that runs has it; nothing
         is started for that one.
         """
-        engine = engine_of(agent, environment, how, words_alone=not meaning)
+        engine = memory.our_engine(how, words_alone=not meaning)
         serve = engine.command()
-        said = spec_model(agent)
+        said = spec_model(memory.agent)
         self.named = None if said == NONE else said  # the model that the agent's spec names
         self._built_in = said in (None, BUILTIN) and built_in()
         self._behind = None
@@ -315,20 +357,22 @@ class Session(Program):
         with contextlib.suppress(LinkError):  # the person's files keep it from being found: `status` says why
             place = _place(serve.model if meaning else None, environment, how)
         outside, inside = _opening(place, how)
-        launched = _launched(engine, serve, place, how, inside)
+        launched = engine.launch(serve, port=_port(place, how), model=place.told if place else "", opening=inside)
         try:
             if place and serve.model:
                 from lnk.models.beside import Behind
 
                 self._behind = Behind(serve.model, place.port, environment, wait_s=MODEL_WAIT_S, opening=outside)
                 self._behind.may_serve(MODEL_READY_S)
-            argv, given = launched.argv, launched.environment
-            super().__init__(argv, env=given, fds=launched.fds, version=__version__, hear=hear)
+            argv, given, folder = launched.argv, launched.environment, launched.folder
+            super().__init__(argv, env=given, cwd=folder, fds=launched.fds, version=__version__, hear=hear)
         except BaseException:
             self._end_model()
             raise
         finally:
             launched.close()
+            if inside is not None:
+                os.close(inside)
 
     def ranks_by_meaning(self, wait_s: float) -> bool:
         """Whether something may rank by meaning: the encoder, or a model, which is waited for so long at most."""
@@ -370,9 +414,22 @@ def _opening(place: "Place | None", how: Tried) -> tuple[int | None, int | None]
     return outside.detach(), inside.detach()
 
 
-def _launched(engine: Engine, serve: Serve, place: "Place | None", how: Tried, opening: int | None) -> Launch:
-    port = place.port if place and how.way is not Way.NONE else None
-    return engine.launch(serve, port=port, model=place.told if place else "", opening=opening)
+def _port(place: "Place | None", how: Tried) -> int | None:
+    """The port that the sandbox opens."""
+    return place.port if place and how.way is not Way.NONE else None
+
+
+def _reach(serve: Serve) -> Reach:
+    return Reach(network=bool(serve.models) and serve.model is None, programs=sorted(serve.programs or ()))
+
+
+def _only_write_errors() -> None:
+    """A terminal to which errors go is not read from there by what this process becomes."""
+    if os.isatty(2):
+        with contextlib.suppress(OSError):
+            fd = os.open(os.ttyname(2), os.O_WRONLY | os.O_NOCTTY)
+            os.dup2(fd, 2)
+            os.close(fd)
 
 
 def built_in() -> bool:

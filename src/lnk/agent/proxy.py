@@ -25,9 +25,11 @@ from lnk.streams import Write, writer
 
 TOOL_LINE_BYTES_MAX: Final = 16 << 20  # the largest answer a client of ours takes
 WAITING_BYTES_MAX: Final = 1 << 18  # what waits for a side that does not read, and one line more
-END_S: Final = 3.0  # a tool has so long to end after its input, and after each answer that it still gives
+# A tool has so long to end after its input, and after each answer that it still gives; the client to read the last.
+END_S: Final = 3.0
 TOLD_S: Final = 1.0  # and so long after a signal
 LOOK_S: Final = 0.2  # how often an answer of the owner's is looked for
+DESCRIPTORS_MAX: Final = 1 << 16  # where the system does not say which are open; it lets a process have few more
 _READ_BYTES: Final = 1 << 16
 _SIGNALLED: Final = 128
 _GONE: Final = select.POLLERR | select.POLLNVAL
@@ -55,15 +57,17 @@ def small_command(start: str, *words: str) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve one session: `argv` is Link's folder and the tool's name. The exit status says why it ended."""
-    open_streams()
+    """Serve one session: `argv` is Link's folder and the tool's name. The exit status says why it ended.
+
+    Order: it counts as a session before it reads what to run, so that whoever changes that finds and ends it.
+    """
+    own_streams()
     try:
         link_home, name = argv
         folder = open_folder(link_home, name)
-        tool = read_definition(folder, name)
         lock = open_lock(folder)  # kept until the end
         hold_session(lock)
-        return _Proxy(tool, folder).run()
+        return _Proxy(read_definition(folder, name), folder).run()
     except LinkError as error:
         tell(str(error))
         return error.status
@@ -75,8 +79,16 @@ def tell(text: str) -> None:
         os.write(2, f"lnk: {text}\n".encode(errors="backslashreplace"))
 
 
-def open_streams() -> None:
-    """The first three descriptors are there, so that none of what is opened later takes their place."""
+def own_streams() -> None:
+    """The first three descriptors are there, so that nothing opened later takes their place, and they are all.
+
+    What a client left open would be the tool's too: by a folder's descriptor a sandbox is walked out of.
+    """
+    try:
+        highest = max(map(int, os.listdir("/dev/fd")))
+    except OSError:  # nothing is mounted there
+        highest = DESCRIPTORS_MAX
+    os.closerange(3, highest + 1)
     fd = os.open(os.devnull, os.O_RDWR)
     while fd <= 2:
         os.set_inheritable(fd, True)
@@ -456,8 +468,8 @@ class _Proxy:
         now = time.monotonic()
         answer = why or f"The session with the tool {self._tool.name} ended before it answered; start it again."
         self._act(self._gate.close(None if self._gone else answer, now), now)
-        self._flush()
         self._log()
+        self._flush()
         self._asks.close()
         if self._gate.dropped:
             tell(f"{self._gate.dropped:,} lines of the tool {self._tool.name} answered nothing, and were dropped.")
@@ -468,11 +480,13 @@ class _Proxy:
         return Unavailable.status if why else 0
 
     def _flush(self) -> None:
-        """What waits for the client is written, as long as it goes on reading."""
+        """What waits for the client is written, so far as it reads that within `END_S`."""
+        until = time.monotonic() + END_S
         poll = select.poll()
         poll.register(1, select.POLLOUT)
         self._write_client(0.0)
-        while self._to_client.size and not self._gone and poll.poll(END_S * 1000):
+        while self._to_client.size and not self._gone and (left := until - time.monotonic()) > 0:
+            poll.poll(left * 1000 + 1)
             self._write_client(0.0)
 
     def _why(self, how: str) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -78,7 +78,10 @@ class Tools:
                     raise Conflict(f"The tool {other} has the variable ${variable(other)} already; take another name.")
             make_folder(f"{tools.path}/{tool.name}", 0o700)
             with _opened(tools, tool.name) as folder, folder.locked():
-                os.fchmod(folder.fd, 0o700)
+                try:
+                    os.fchmod(folder.fd, 0o700)
+                except OSError as error:
+                    raise from_os(error, f"make {folder.path} yours alone") from None
                 folder.replace(DEFINITION, data, unless_changed=folder.stat(DEFINITION))
             sync(tools.fd)
         return tool
@@ -107,17 +110,41 @@ class Tools:
         """Every tool, by name. Raises Corrupt where a definition cannot be understood."""
         return [self.get(name) for name in self.names()]
 
-    def remove(self, name: str) -> None:
-        """The tool is no more, nor what was logged of it. Raises Missing, Invalid.
+    def remove(self, name: str, end: Callable[[], int] = lambda: 0) -> int:
+        """The tool is no more, nor what was logged of it; its sessions are ended by `end`, whose number it gives.
 
-        Its definition goes first, so that what a crash leaves is no tool.
+        Its definition goes first: no session begins any more, and what a crash leaves is no tool. Raises Missing,
+        Invalid.
         """
         path = self.folder(name)
         try:
             os.unlink(f"{path}/{DEFINITION}")
-            shutil.rmtree(path)
         except OSError as error:
             raise from_os(error, f"remove the tool {name}") from None
+        ended = end()
+        with Folder.open(os.path.realpath(self.root)) as tools:
+            tools.remove_tree(name)
+        return ended
+
+    def clear(self, end: Callable[[str], int]) -> tuple[list[str], int]:
+        """No tool is there any more, whatever its folder holds; `end` ends the sessions of the one of that name.
+
+        Gives the names of those that were defined, and how many sessions ended.
+        """
+        names, ended = self.names(), 0
+        try:
+            with Folder.open(os.path.realpath(self.root)) as tools:
+                for name in os.listdir(tools.fd):
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        os.unlink(f"{name}/{DEFINITION}", dir_fd=tools.fd)
+                    with contextlib.suppress(Invalid):  # what is called so never was a tool
+                        ended += end(name)
+                    tools.remove_tree(name)
+        except Missing:
+            pass  # there never was one
+        except OSError as error:
+            raise from_os(error, f"remove the tools in {self.root}") from None
+        return names, ended
 
     def log(self, name: str, limit: int) -> list[dict[str, Any]]:
         """The last calls of the tool, at most `limit`, oldest first. Raises Missing."""

@@ -75,9 +75,9 @@ def _show(asked: argparse.Namespace) -> int:
 
 
 def _remove(asked: argparse.Namespace) -> int:
-    agents = Agents(asked.link_home)
-    memory.remove(agents.get(asked.name), asked.link_home)
-    agent = agents.remove(asked.name, files=asked.files)
+    agent = Agents(asked.link_home).remove(
+        asked.name, files=asked.files, first=lambda agent: memory.Memory(agent, asked.environment).remove()
+    )
     if asked.json:
         say_json({**_shown(agent), "files_removed": asked.files})
     elif asked.files:

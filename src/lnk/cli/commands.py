@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from lnk import __version__
@@ -85,14 +85,14 @@ _NOUNS: Final = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the program. Its exit status says what kind of error it was."""
+def main(argv: Sequence[str], signals: Iterable[int] = ()) -> int:
+    """Run the program. Its exit status says what kind of error it was. `signals`: which are held back as it runs."""
     output.prepare()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
             signal.signal(number, _end)
     try:
-        return _run(list(argv))
+        return _run(list(argv), signals)
     except KeyboardInterrupt:
         output.tell("")
         return INTERRUPTED
@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
         return error.status
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], signals: Iterable[int]) -> int:
     if sys.platform == "win32":
         raise Unavailable("Link runs on Linux and macOS; on Windows, run it inside WSL.")
     for word in argv:
@@ -117,6 +117,7 @@ def _run(argv: list[str]) -> int:
     except SystemExit:  # `--help` has been printed
         output.finish()
         raise
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)  # what came meanwhile ends it now
     asked.environment = dict(os.environ)
     asked.link_home = home
     status = int(asked.run(asked))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from lnk.agent.folders import MAIN, Agent, Agents, check_name, documents_folder
 from lnk.cli.confined import add_no_sandbox, sandbox_of
 from lnk.cli.output import (
     ProgressLine,
+    as_typed,
     command,
     counted,
     faint,
@@ -31,7 +33,7 @@ from lnk.cli.output import (
     tell,
 )
 from lnk.contract.spec import BUILTIN, MODEL_ASKED, NONE, TOKENS_MAX
-from lnk.errors import Invalid, LinkError, Missing
+from lnk.errors import Invalid, LinkError, Missing, Unavailable
 from lnk.folder import Folder
 from lnk.mcp.client import Program
 from lnk.sandbox.ways import Way
@@ -49,6 +51,7 @@ MODEL_WAIT_S: Final = 1.0  # for a runtime that may have to load its model first
 EVER: Final = "1970-01-02"  # a `since` that leaves nothing out: the newest of all
 NOTES_BYTES_MAX: Final = 16 << 20
 INSTALL: Final = '`pip install "link-memory[meaning]"`'
+PROGRESS: Final = re.compile(r"progress (\d{1,12}) (\d{1,12})")
 # What `check` answers -> how a person is told of each.
 DIFFERENCES: Final = {
     "not_indexed": "not indexed",
@@ -84,6 +87,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     start = commands.add_parser("start", parents=[engined], help="serve an agent's memory: define its tool, and listen")
     start.add_argument("engine", nargs="?", default=ENGINE, metavar="ENGINE", help="the engine (default: link)")
     start.add_argument("of", nargs="?", metavar="AGENT", help="the same as --agent")
+    start.add_argument(
+        "--others", action="store_true", help="others write to the agent too: each call names its conversation"
+    )
     start.set_defaults(run=_start)
     stop = commands.add_parser("stop", parents=[one], help="serve it no more until it is started again")
     stop.set_defaults(run=_stop)
@@ -94,7 +100,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     setup.add_argument("client", metavar="CLIENT", help=", ".join(clients.CLIENTS))
     setup.add_argument("--documents", metavar="DIR", help="an existing folder of notes; nothing is copied")
     setup.add_argument("--remove", action="store_true", help="take it out of the client's configuration")
-    setup.add_argument("--print", action="store_true", help="show what would be written, and write nothing")
+    setup.add_argument(
+        "--print", action="store_true", help="show what would be written there, and leave the file alone"
+    )
     setup.set_defaults(run=_setup)
 
     search = commands.add_parser("search", parents=[sized], help="search documents and conversations")
@@ -139,6 +147,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "serve", parents=[engined], help="serve the memory over MCP (run by Link, not by people)"
     )
     serve.add_argument("--engine", default=ENGINE, metavar="ENGINE", help=argparse.SUPPRESS)
+    serve.add_argument("--id", metavar="ID", help=argparse.SUPPRESS)  # of an agent, whatever it is called by now
+    serve.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve)
 
 
@@ -153,7 +163,8 @@ def _try(asked: argparse.Namespace) -> int:
         if not documents:
             example.lay_out(agent.home, agent.own)
         began = time.monotonic()
-        with memory.Session(agent, asked.environment, how, meaning=True, hear=tell) as program:
+        throw_away = memory.Memory(agent, asked.environment, engine=ENGINE)
+        with memory.Session(throw_away, asked.environment, how, meaning=True, hear=tell) as program:
             program.open()
             _index(program)
             took = time.monotonic() - began
@@ -269,19 +280,25 @@ class _Reading:
 
 
 def _start(asked: argparse.Namespace) -> int:
-    if asked.of and asked.agent not in (MAIN, asked.of):
+    if asked.of is not None and asked.agent not in (MAIN, asked.of):
         raise Invalid(f"Two agents are named, {asked.of} and {asked.agent}; name one.")
-    agent = Agents(asked.link_home).need(asked.of or asked.agent)
+    agents = Agents(asked.link_home)
+    agent = agents.by_id(agents.need(asked.agent if asked.of is None else asked.of).id)  # and nobody else's
     how = sandbox_of(asked)
-    started = memory.start(agent, asked.link_home, asked.environment, how, tell, engine=asked.engine)
+    started = memory.Memory(agent, asked.environment, engine=asked.engine, others=asked.others).start(how, tell)
     if asked.json:
-        say_json(msgspec.to_builtins(started))
+        say_json(started)
         return 0
     if started.defined:
         say(f"Defined the tool {started.tool}: {', '.join(started.defined)}.")
     else:
         say(f"The tool {started.tool} is as it was: nothing changed.")
-    say(f"The memory of {agent.name} is served by {started.engine}, confined by {started.sandbox}.")
+    if started.ended:
+        say(f"{counted(started.ended, 'session')} with it as it was before ended.")
+    confined = "unconfined" if how.way is Way.NONE else f"confined by {started.sandbox}"
+    say(f"The memory of {agent.name} is served by {started.engine}, {confined}.")
+    if started.serve.models and not started.serve.model:
+        say("It reaches the network, since it looks for models itself.")
     if started.serve.model and how.way is Way.LANDLOCK:
         say(memory.NO_OPENING)
     for name, value in started.environment.items():
@@ -290,25 +307,30 @@ def _start(asked: argparse.Namespace) -> int:
 
 
 def _stop(asked: argparse.Namespace) -> int:
-    agent = Agents(asked.link_home).get(asked.agent)
-    ended = memory.stop(agent, asked.link_home)
+    its = _memory(asked)
+    ended = its.stop()
     if asked.json:
-        say_json({"agent": agent.name, "tool": memory.tool_name(agent), "ended": ended})
+        say_json({"agent": its.agent.name, "tool": its.name, "ended": ended})
         return 0
-    say(f"The memory of {agent.name} is served no more; {counted(ended, 'session')} ended.")
-    say(f"`{command()} agent memory start` serves it again.")
+    say(f"The memory of {its.agent.name} is served no more; {counted(ended, 'session')} ended.")
+    say(as_typed("`lnk agent memory start` serves it again."))
     return 0
 
 
 def _remove(asked: argparse.Namespace) -> int:
-    agent = Agents(asked.link_home).get(asked.agent)
-    ended = memory.remove(agent, asked.link_home)
+    its = _memory(asked)
+    ended = its.remove()
     if asked.json:
-        say_json({"agent": agent.name, "tool": memory.tool_name(agent), "ended": ended})
+        say_json({"agent": its.agent.name, "tool": its.name, "ended": ended})
         return 0
-    say(f"Removed the memory of {agent.name} and its index; {counted(ended, 'session')} ended.")
+    say(f"Removed the memory of {its.agent.name} and its index; {counted(ended, 'session')} ended.")
     say("Its documents, conversations and notes stay.")
     return 0
+
+
+def _memory(asked: argparse.Namespace) -> memory.Memory:
+    """The memory of the agent that is asked for, which is there."""
+    return memory.Memory(Agents(asked.link_home).get(asked.agent), asked.environment)
 
 
 # ---------------------------------------------------------------- setup
@@ -318,10 +340,12 @@ def _setup(asked: argparse.Namespace) -> int:
     which = clients.client(asked.client)
     if asked.remove:
         return _take_out(asked, which)
-    agent = Agents(asked.link_home).need(asked.agent, asked.documents)
-    tool, _, _ = memory.define(agent, asked.link_home, asked.environment, sandbox_of(asked), tell)
+    agents = Agents(asked.link_home)
+    agent = agents.by_id(agents.need(asked.agent, asked.documents).id)
+    its = memory.Memory(agent, asked.environment)
+    its.define(sandbox_of(asked), tell, stays_stopped=True)  # printed lines are for a client too
     name, path = clients.server_name(agent.name), clients.place_of(which, asked.environment)
-    entry = clients.server_entry(which, tool.name, asked.environment)
+    entry = clients.server_entry(which, its.name, asked.environment)
     lines = clients.lines_of(which, name, entry)
     changed = False
     if not asked.print:  # printed also where the file cannot be edited: then a person does it by these lines
@@ -338,6 +362,8 @@ def _setup(asked: argparse.Namespace) -> int:
     else:
         say(f"Wrote {name} into {path}; what else stands there is as it was.")
         say(f"It serves {agent.documents or agent.home + '/memory'}. {which.after}")
+    if not asked.json and its.state()["stopped"]:
+        tell(as_typed("lnk: It is stopped; `lnk agent memory start` serves it again."))
     return 0
 
 
@@ -372,8 +398,8 @@ def _told(which: clients.Client, name: str, path: str, changed: bool, entry: str
 def _search(asked: argparse.Namespace) -> int:
     since = asked.since or (None if asked.query or asked.path else EVER)
     given = _given(asked, query=asked.query, path=asked.path, kind=asked.kind, since=since, next=asked.next)
-    agent = Agents(asked.link_home).need(asked.agent)
-    with memory.Session(agent, asked.environment, sandbox_of(asked), meaning=bool(asked.query), hear=tell) as session:
+    its = memory.Memory(Agents(asked.link_home).need(asked.agent), asked.environment)
+    with memory.Session(its, asked.environment, sandbox_of(asked), meaning=bool(asked.query), hear=tell) as session:
         session.open()
         _index(session)
         reading = _Reading(session.ranks_by_meaning(MODEL_WAIT_S), SEARCH_WAIT_S, named=session.named)
@@ -454,8 +480,8 @@ def _notes(asked: argparse.Namespace) -> int:
 
 def _call(asked: argparse.Namespace, name: str, **arguments: Any) -> dict[str, Any]:
     """What the memory answers once it is up to date."""
-    agent = Agents(asked.link_home).need(asked.agent)
-    with memory.Session(agent, asked.environment, sandbox_of(asked), hear=tell) as session:
+    its = memory.Memory(Agents(asked.link_home).need(asked.agent), asked.environment)
+    with memory.Session(its, asked.environment, sandbox_of(asked), hear=tell) as session:
         session.open()
         _index(session)
         return _ask(session, name, _given(asked, **arguments))
@@ -489,7 +515,7 @@ def _again(asked: argparse.Namespace, call: str, what: str, *flags: str, further
 
 def _say_more(asked: argparse.Namespace, found: Mapping[str, Any], what: str, *flags: str) -> None:
     if found.get("next"):
-        further = f"--next {quoted(found['next'])}"
+        further = f"--next={quoted(found['next'])}"  # it may begin with a dash
         say(f"There is more: {_again(asked, asked.call, what, *flags, further=further)}")
 
 
@@ -504,8 +530,8 @@ def _status(asked: argparse.Namespace) -> int:
     _, found = _engine(asked, "status", **told)
     found["agent"] = msgspec.structs.asdict(agent)
     found["meaning"] |= model
-    found["tool"] = memory.tool_state(agent, asked.link_home)
-    found["sandbox"] = sandbox_of(asked).way.value
+    found["tool"] = memory.Memory(agent, asked.environment).state()
+    found["sandbox"] = sandbox_of(asked).way.value if found["tool"]["confined"] else Way.NONE.value
     if asked.json:
         say_json(found)
         return 0
@@ -517,7 +543,7 @@ def _status(asked: argparse.Namespace) -> int:
         ("index", f"{size(found['index_bytes'])} in {found['state']}, made {found['made'][:10]}"),
         *_meaning_rows(found["meaning"]),
         ("tool", _tool_words(found["tool"])),
-        ("sandbox", found["sandbox"]),
+        ("sandbox", found["sandbox"] if found["sandbox"] != Way.NONE else "none: it runs unconfined, as you typed"),
         ("notes", f"{size(_size_of(agent.notes))} in {agent.notes}"),
     ]
     if agent.documents:
@@ -535,7 +561,8 @@ def _status(asked: argparse.Namespace) -> int:
 
 def _tool_words(tool: Mapping[str, Any]) -> str:
     if not tool["defined"]:
-        return f"not defined; `{command()} agent memory start` or `setup` defines it"
+        why = "damaged" if tool["damaged"] else "not defined"
+        return f"{why}; `{command()} agent memory start` or `setup` defines it"
     how = (
         "stopped" if tool["stopped"] else f"at {tool['address']}" if tool["address"] else "for clients that are set up"
     )
@@ -629,12 +656,38 @@ def _engine(asked: argparse.Namespace, name: str, **told: str) -> tuple[int, dic
     `told`: variables that it is given.
     """
     agent = Agents(asked.link_home).need(asked.agent)
-    engine = memory.engine_of(agent, asked.environment, sandbox_of(asked))
+    engine = memory.Memory(agent, asked.environment).our_engine(sandbox_of(asked))
     flags = ["--json", *(["--documents", agent.documents] if agent.documents else [])]
-    status, printed = engine.upkeep(name, *flags, told=told)
+    progress = _Progress()
+    flags += ["--progress"] if progress.shown else []
+    try:
+        status, printed = engine.upkeep(name, *flags, told=told, tell=progress.hear)
+    finally:
+        progress.end()
     if status and not printed:
         raise _Said(status)
-    return status, msgspec.json.decode(printed)
+    try:
+        return status, msgspec.json.decode(printed)
+    except msgspec.DecodeError:
+        raise Unavailable(f"What {engine.program} printed is no JSON; is Link Memory installed whole?") from None
+
+
+class _Progress:
+    """What the engine says beside: how far it is, as a line that goes again, and all else as it comes."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self._line = ProgressLine("Indexing")
+
+    def hear(self, line: str) -> None:
+        if found := PROGRESS.fullmatch(line):
+            self._line(int(found[1]), int(found[2]))
+        else:
+            self.end()
+            tell(line)
+
+    def end(self) -> None:
+        self._line.end()
 
 
 class _Said(LinkError):
@@ -646,5 +699,7 @@ class _Said(LinkError):
 
 
 def _serve(asked: argparse.Namespace) -> int:
-    agent = Agents(asked.link_home).need(asked.agent)
-    memory.become(agent, asked.environment, sandbox_of(asked), tell, engine=asked.engine)
+    agents = Agents(asked.link_home)
+    agent = agents.by_id(asked.id) if asked.id else agents.need(asked.agent)
+    its = memory.Memory(agent, asked.environment, engine=asked.engine, others=asked.others)
+    its.become(sandbox_of(asked), tell)

@@ -1,5 +1,6 @@
 """`lnk`: the way in. A session with a tool is a small program, which starts at once; all else is `lnk.cli.commands`."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,9 +15,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from lnk.agent import proxy
 
         return proxy.run(words[3])
+    # Ctrl-C waits until there is something that it can end: a module half loaded is not.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     from lnk.cli import commands
 
-    return commands.main(words)
+    return commands.main(words, before)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,19 @@ from typing import Any, Final
 
 import msgspec
 
+from lnk.agent.home import link_home
 from lnk.cli.confined import add_no_sandbox, sandbox_of
 from lnk.cli.output import say, say_json, say_table, tell
-from lnk.errors import Invalid
+from lnk.errors import Invalid, Refused
 from lnk.sandbox.launch import become
-from lnk.sandbox.places import hold
+from lnk.sandbox.places import follow, hold
 from lnk.sandbox.plan import Kind, Step, beneath
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.programs import needs
 from lnk.sandbox.ways import Tried, Way
 
-HIDDEN: Final = (".memory", ".tools")  # of Link's own folder of agents: no program that a tool runs has a use for it
+# Of Link's own folder of agents: no program that a tool runs has a use for it, and what stands there runs unconfined.
+HIDDEN: Final = (".memory", ".tools")
 PASSED: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "NO_COLOR", "TZ")
 _ABOUT: Final = """\
 Run a program that reads and writes what it is given, and nothing else: no other file, no network, no process outside.
@@ -69,14 +71,15 @@ def _run(asked: argparse.Namespace) -> int:
 
 
 def asked_for(asked: argparse.Namespace) -> tuple[list[str], Policy]:
-    """The program with its absolute path, and its policy. Raises Missing and Invalid."""
+    """The program with its absolute path, and its policy. Raises Missing, Invalid and Refused."""
     needed = needs(asked.argv[0], asked.environment)
-    agents = f"{asked.link_home}/Agents"
+    homes = dict.fromkeys((asked.link_home, link_home({})))
+    kept = [f"{home}/Agents/{name}" for home in homes for name in HIDDEN]
     policy = Policy(
         reads=_real(asked.read),
-        writes=_real(asked.write),
+        writes=_writes(asked.write, kept),
         programs=needed.programs,
-        hidden=(*needed.hidden, *_real(asked.hide), *_real([f"{agents}/{name}" for name in HIDDEN])),
+        hidden=(*needed.hidden, *_real(asked.hide), *_real(kept)),
         sockets=_real(asked.socket),
         network=asked.network,
         environment={**_passed(asked.environment), **needed.environment, **_variables(asked.env, asked.environment)},
@@ -92,6 +95,25 @@ def asked_for(asked: argparse.Namespace) -> tuple[list[str], Policy]:
 def _real(paths: list[str]) -> tuple[str, ...]:
     """A person's paths, absolute, the links on their way followed: once, here, and never again."""
     return tuple(os.path.realpath(path) for path in paths)
+
+
+def _writes(paths: list[str], kept: list[str]) -> tuple[str, ...]:
+    """The same of what it is to write. Raises Refused where by one of them it could put another in the place of `kept`.
+
+    What is hidden in a folder is as safe as that folder's name: who writes above it moves it away, and makes it anew.
+    """
+    found = _real(paths)
+    for each in kept:
+        links: dict[str, str] = {}
+        follow(each, links)
+        real = os.path.realpath(each)
+        for path in found:
+            if beneath(path, real) or any(beneath(name, path) for name in (real, *links)):
+                raise Refused(
+                    f"{path} cannot be written by the sandbox: it is, holds or lies in {each}, which no sandbox may"
+                    " change; give a folder beside that."
+                )
+    return found
 
 
 def _passed(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """`lnk sandbox tool …`: the tools of a person's agents; `lnk agent asks | answer`: the calls that wait for a yes."""
 
 import argparse
+import functools
 import json
 import sys
 from typing import Any, Final
@@ -127,8 +128,7 @@ def _remove(asked: argparse.Namespace) -> int:
     tools = Tools(asked.link_home)
     if asked.name not in tools.names():
         tools.get(asked.name)  # it says what there is
-    ended = bridge.stop(asked.link_home, asked.name)
-    tools.remove(asked.name)
+    ended = tools.remove(asked.name, functools.partial(bridge.stop, asked.link_home, asked.name))
     if asked.json:
         say_json({"name": asked.name, "ended": ended})
     else:

@@ -2,8 +2,8 @@
 
 import argparse
 import contextlib
+import functools
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +12,7 @@ from lnk.agent import bridge, clients
 from lnk.agent.folders import Agents
 from lnk.agent.tools import Tools
 from lnk.cli.output import counted, say, say_json, tell
-from lnk.errors import LinkError, Refused, from_os
+from lnk.errors import LinkError, Refused
 
 YES: Final = "yes"
 
@@ -29,21 +29,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _uninstall(asked: argparse.Namespace) -> int:
     agents, broken = Agents(asked.link_home).listed()
-    if asked.agents and sys.stdin.isatty() and not asked.json:
+    if asked.agents and sys.stdin.isatty():
         _confirm([agent.folder for agent in agents])
     tools = Tools(asked.link_home)
-    ended = 0
-    names = [tool.name for tool in tools.listed()]
-    for name in names:
-        ended += bridge.stop(asked.link_home, name)
-        tools.remove(name)
-    left = [*(each for agent in agents for each in _taken_out(agent.name, asked.environment)), *map(str, broken)]
-    removed = [agent.folder for agent in agents] if asked.agents else []
-    for folder in removed:
+    names, ended = tools.clear(functools.partial(bridge.stop, asked.link_home))
+    left = [*_taken_out(asked.environment), *map(str, broken)]
+    removed = []
+    for agent in agents if asked.agents else ():
         try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise from_os(error, f"remove {folder}") from None
+            Agents(asked.link_home).remove(agent.name, files=True, first=lambda _: None)
+            removed.append(agent.folder)
+        except LinkError as error:
+            left.append(str(error))
     for folder in (tools.root, f"{asked.link_home}/Agents", asked.link_home):
         with contextlib.suppress(OSError):  # another's files are in it
             os.rmdir(folder)
@@ -63,19 +60,19 @@ def _uninstall(asked: argparse.Namespace) -> int:
 
 def _confirm(folders: list[str]) -> None:
     for folder in folders:
-        say(folder)
-    say(f"All of this is deleted, the notes and conversations too. Type {YES} to go on:")
-    sys.stdout.flush()
+        tell(folder)
+    tell(f"All of this is deleted, the notes and conversations too. Type {YES} to go on:")
     if sys.stdin.readline().strip().lower() != YES:
         raise Refused("Nothing was removed.")
 
 
-def _taken_out(name: str, environment: dict[str, str]) -> Iterator[str]:
-    """The agent's memory is taken out of every client; gives in words where it could not be."""
+def _taken_out(environment: dict[str, str]) -> Iterator[str]:
+    """Every tool of ours is taken out of every client; gives in words where one could not be."""
     for client in clients.CLIENTS.values():
         try:
-            change = clients.plan(client, clients.server_name(name), None, environment)
-            if change.changed:
-                clients.write(change)
+            for name in clients.ours(client, environment):
+                change = clients.plan(client, name, None, environment)
+                if change.changed:
+                    clients.write(change)
         except LinkError as error:
             yield str(error)

@@ -63,6 +63,7 @@ class Program:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
         fds: Sequence[int] = (),
         version: str = "0",
         hear: Callable[[str], None] | None = None,
@@ -81,6 +82,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=None if hear is None else subprocess.PIPE,
                 env=None if env is None else dict(env),
+                cwd=cwd,
                 pass_fds=fds,
                 bufsize=0,
             )

@@ -1,15 +1,15 @@
 """A listening socket whose connections go on to a server at a port of this machine.
 
 So a model has the address and the name that were told before, whatever runtime has it and whatever it is called
-there. Where both are the runtime's own, only bytes are passed on, as they come; else the path and the `model` of each
-request are put right. Answers are never looked at.
+there. What of a connection goes on is its target's to say; answers are never looked at.
 """
 
 import contextlib
 import errno
+import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
@@ -19,12 +19,16 @@ from lnk.errors import Refused, Unavailable
 from lnk.models.settings import BASE
 
 HOST: Final = "127.0.0.1"
-CONNECTIONS_MAX: Final = 32  # an engine has one or two; further ones wait
+CONNECTIONS_MAX: Final = 32  # a person's programs have one or two each; further ones wait
 PART_BYTES: Final = 1 << 16  # held of each direction of each connection
 CONNECT_S: Final = 5.0
 IDLE_S: Final = 600.0  # a model that is being loaded says nothing for minutes
 HEAD_BYTES_MAX: Final = 1 << 16  # of a request's first line and headers
-REQUEST_BYTES_MAX: Final = 64 << 20  # of a request that is put right, which is held whole
+REQUEST_BYTES_MAX: Final = 8 << 20  # of a request that is put right, held whole: 2,048 texts of 4 KB
+
+_FIRST = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t ]*([\t -~\x80-\xff]*?)[\t ]*")
+_SIZE = re.compile(rb"[0-9]{1,9}")
 
 
 class Names(NamedTuple):
@@ -35,46 +39,68 @@ class Names(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A server. What comes for a path under /v1 is for that path under its base; and `names` are put right."""
+    """A server, and what goes on to it: of what is heard, `requests` gives each request as the server takes it, and
+    raises ValueError where the connection is to break off. Without it every byte goes on as it comes.
+    """
 
     address: Address
-    names: Names | None = None
+    requests: Callable[[BinaryIO], Iterator[bytes]] | None = None
 
-    @property
-    def plain(self) -> bool:
-        """Whether every byte goes on as it comes."""
-        return self.names is None and self.address.base == BASE
 
-    def right(self, lines: list[bytes], body: bytes) -> bytes:
-        """A request, its first line and headers and its body, as the server takes it. Raises ValueError."""
-        method, path, version = lines[0].split(b" ")
-        if path.startswith(f"{BASE}/".encode()):
-            path = self.address.base.encode() + path[len(BASE) :]
-        body = self._named(body)
-        rest = [line for line in lines[1:] if not line.lower().startswith(b"content-length:")]
-        return b"\r\n".join([b" ".join([method, path, version]), *rest, b"Content-Length: %d" % len(body), b"", body])
+class Request(NamedTuple):
+    """A request of HTTP/1: its first line, its headers as they came, its body."""
 
-    def _named(self, body: bytes) -> bytes:
-        """The body with the model's name as the server has it."""
-        if not body or not self.names:
+    first: bytes
+    headers: list[bytes]
+    body: bytes
+
+
+def anything(address: Address, names: Names | None) -> Target:
+    """A server to which whatever comes for it goes on, with the path and the model's name put right.
+
+    A path under /v1 is there one under its base. Where both are the server's own, bytes go on as they come.
+    """
+    if names is None and address.base == BASE:
+        return Target(address)
+
+    def requests(heard: BinaryIO) -> Iterator[bytes]:
+        while request := read_request(heard, HEAD_BYTES_MAX, REQUEST_BYTES_MAX):
+            yield _put_right(request, address.base, names)
+
+    return Target(address, requests)
+
+
+def _put_right(request: Request, base: str, names: Names | None) -> bytes:
+    """A request as the server takes it."""
+    method, path, version = request.first.split(b" ")
+    if path.startswith(f"{BASE}/".encode()):
+        path = base.encode() + path[len(BASE) :]
+    body = _named(request.body, names) if request.body and names else request.body
+    rest = [line for line in request.headers if not line.lower().startswith(b"content-length:")]
+    return b"\r\n".join([b" ".join([method, path, version]), *rest, b"Content-Length: %d" % len(body), b"", body])
+
+
+def _named(body: bytes, names: Names) -> bytes:
+    """The body with the model's name as the server has it. The rest of it is not built."""
+    try:
+        said = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        if msgspec.json.decode(said.get("model", b"null")) != names.asked:
             return body
-        try:
-            said = msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            return body
-        if not isinstance(said, dict) or said.get("model") != self.names.asked:
-            return body
-        return msgspec.json.encode({**said, "model": self.names.there})
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return body
+    return msgspec.json.encode({**said, "model": names.there})
 
 
 class Relay:
     """Takes what connects to a listening socket, which is its own, from its making until `close`."""
 
-    def __init__(self, listening: socket.socket, target: Callable[[], Target | None]) -> None:
+    def __init__(
+        self, listening: socket.socket, target: Callable[[], Target | None], connections_max: int = CONNECTIONS_MAX
+    ) -> None:
         """`target` is asked at each connection; where it is None the connection is closed at once."""
         self._socket = listening
         self._target = target
-        self._places = threading.Semaphore(CONNECTIONS_MAX)
+        self._places = threading.Semaphore(connections_max)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -115,19 +141,19 @@ def _lead(client: socket.socket, target: Target) -> None:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
         back.start()
-        if target.plain:
-            _pass_on(client, server)
+        if target.requests:
+            _send_each(target.requests, client, server)
         else:
-            _put_right(client, server, target)
+            _pass_on(client, server)
         back.join()
 
 
-def _put_right(client: socket.socket, server: socket.socket, target: Target) -> None:
-    """Each request goes on, put right, up to the end; what is none breaks off both directions."""
+def _send_each(requests: Callable[[BinaryIO], Iterator[bytes]], client: socket.socket, server: socket.socket) -> None:
+    """Each request goes on, whole, up to the end; what is none breaks off both directions."""
     try:
         with client.makefile("rb") as heard:
-            while request := _request(heard):
-                server.sendall(target.right(*request))
+            for request in requests(heard):
+                server.sendall(request)
         server.shutdown(socket.SHUT_WR)
     except (OSError, ValueError):
         _break_off(client, server)
@@ -157,40 +183,46 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _request(heard: BinaryIO) -> tuple[list[bytes], bytes] | None:
-    """The next request: its first line and headers, and its body. None at the end. Raises ValueError for any other."""
+def read_request(heard: BinaryIO, head_bytes_max: int, body_bytes_max: int) -> Request | None:
+    """The next request, None at the end. Raises ValueError for any other, also where two readers of HTTP may differ on
+    where it ends: a line not ended by CR and LF, a folded header, a length said twice or in chunks.
+    """
     lines: list[bytes] = []
-    left = HEAD_BYTES_MAX
+    left = head_bytes_max
     while line := heard.readline(left):
         left -= len(line)
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\r\n"):
             raise ValueError
-        if not line.strip():
-            if lines:
-                break
-            continue  # as some send behind a body
-        lines.append(line.rstrip(b"\r\n"))
+        if line != b"\r\n":
+            lines.append(line[:-2])
+        elif lines:  # else an empty line as some send behind a body
+            break
     if not line:
-        if lines:
+        if lines or left <= 0:
             raise ValueError
         return None
-    method, *_, version = lines[0].split(b" ")
-    if lines[0].count(b" ") != 2 or not method.isalpha() or not version.startswith(b"HTTP/1."):
+    first, *headers = lines
+    if not _FIRST.fullmatch(first):
         raise ValueError
-    size = _size([line.lower() for line in lines[1:]])
+    size = _size(headers, body_bytes_max)
     body = heard.read(size)
     if len(body) < size:
         raise ValueError
-    return lines, body
+    return Request(first, headers, body)
 
 
-def _size(headers: list[bytes]) -> int:
+def _size(headers: list[bytes], most: int) -> int:
     """How long the body is. Raises ValueError where that is too much, said twice, or not said before it comes."""
-    sizes = [int(line.partition(b":")[2]) for line in headers if line.startswith(b"content-length:")] or [0]
-    streamed = any(line.startswith(b"transfer-encoding:") for line in headers)
-    if streamed or len(sizes) > 1 or not 0 <= sizes[0] <= REQUEST_BYTES_MAX:
+    found = [_HEADER.fullmatch(line) for line in headers]
+    told = [(each[1].lower(), each[2]) for each in found if each]
+    sizes = [value for name, value in told if name == b"content-length"] or [b"0"]
+    streamed = any(name == b"transfer-encoding" for name, _ in told)
+    if len(told) < len(headers) or streamed or len(sizes) > 1 or not _SIZE.fullmatch(sizes[0]):
         raise ValueError
-    return sizes[0]
+    size = int(sizes[0])
+    if size > most:
+        raise ValueError
+    return size
 
 
 def _pass_on(source: socket.socket, sink: socket.socket) -> None:

@@ -2,7 +2,8 @@
 
 With a `port` the model is at that port of this machine whoever has it, under /v1 and by the name that it was asked for
 by, so that its address can be told before anything serves it: a relay leads from there to the runtime. With an
-`opening` it is so for one program in a sandbox, and at no port of this machine.
+`opening` it is so for one program in a sandbox, which can ask for the model's vectors and nothing else of the runtime,
+and at no port of this machine.
 """
 
 import os
@@ -20,9 +21,9 @@ from lnk.errors import LinkError, Missing, Refused, Unavailable
 from lnk.models.facts import Catalogue, read_catalogue
 from lnk.models.http import ask, vector_length
 from lnk.models.names import full_name, parse_name
-from lnk.models.opening import Opening
+from lnk.models.opening import Model, Opening
 from lnk.models.processes import END_S, Child, Waking, program_path
-from lnk.models.relay import HOST, Names, Relay, Target, free_port, listening
+from lnk.models.relay import HOST, Names, Relay, anything, free_port, listening
 from lnk.models.runtimes import LOOK_S, OWN, PROGRAMS, TITLES, Runtime, Skipped, look, runtime_at, served_as
 from lnk.models.settings import BASE, LLAMA_CPP, OLLAMA, PORT_WORD, Settings, format_url, read_settings
 
@@ -252,13 +253,14 @@ class _Attempt:
         """The model of that name at that address, seen to embed there, and at our port."""
         dims = _dims(address, name, until)
         at, relay = address, None
-        names = None if full_name(name) == full_name(self._model) else Names(self._model, name)
-        itself = (address.host, address.port, address.base, names) == (HOST, self._port, BASE, None)
-        target = Target(address, names)
+        names = Names(self._model, name)
+        changed = None if full_name(name) == full_name(self._model) else names
+        itself = (address.host, address.port, address.base, changed) == (HOST, self._port, BASE, None)
         if self._opening:
-            self._opening.target = target
+            self._opening.target = Model(address, names)
             at = Address(host=HOST, port=self._opening.port, base=BASE)
         elif self._port is not None and not itself:
+            target = anything(address, changed)
             relay = Relay(listening(self._port), lambda: target)
             at = Address(host=HOST, port=self._port, base=BASE)
         line = Line(model=name, url=format_url(at), dims=dims, runtime=kind)

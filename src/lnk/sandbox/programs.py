@@ -1,8 +1,14 @@
-"""What an executable reads to run: its interpreter, libraries and packages, looked up and not started."""
+"""What an executable reads to run: its interpreter, libraries and packages, looked up and not started.
 
+Whoever made the program wrote the files by which they are found, so these are not believed: what no program is made of
+is left out whatever names it (`_Found.is_too_wide`), and libraries are taken from where libraries lie.
+"""
+
+import contextlib
 import functools
 import importlib.util
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -32,11 +38,16 @@ NETWORK_FILES: Final = (
     *("/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/etc/ca-certificates"),
 )
 STORES: Final = ("/nix/store", "/gnu/store")  # where nothing of a system lies in its usual place
+LIBRARIES: Final = (*SYSTEM, "/usr/local/lib", "/usr/local/lib64", *STORES)
+LIBRARY_FOLDERS: Final = ("lib", "lib32", "lib64", "libexec")  # beside a program's `bin`
+MANY: Final = ("/tmp", "/var/tmp", "/home", "/Users")  # what lies in there is many programs' and persons'
 SITES: Final = ("site-packages", "dist-packages")
 _SHELL = re.compile(r"(?:ba|da|z|k|mk|a)?sh|busybox")
 _PYTHON = re.compile(r"python[\d.]*")
 _OURS = re.compile(rb"^from (lnk\.[\w.]+) import ", re.MULTILINE)
 _VERSION = re.compile(r"python(3\.\d+)t?")
+_ENVIRONMENT: Final = "pyvenv.cfg"
+_MODULE: Final = (".py", ".pyc", ".so")
 
 
 class Needs(NamedTuple):
@@ -67,6 +78,11 @@ class _Found:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        homes = _homes(environment)
+        link = [os.path.expanduser(environment.get("LNK_HOME", "")), *(f"{home}/Link" for home in homes)]
+        links = [os.path.realpath(each) for each in link if os.path.isabs(each)]
+        self._whole = [*(os.path.realpath(each) for each in (*homes, *MANY)), *links]
+        self._agents = [os.path.realpath(f"{each}/Agents") for each in links]
         self._programs: dict[str, None] = dict.fromkeys(path for path in SYSTEM if os.path.exists(path))
         self._hidden: dict[str, None] = {}
         self._paths: dict[str, None] = {}
@@ -79,8 +95,8 @@ class _Found:
     def resolved(self, program: str) -> str:
         """The absolute path of a program, links not followed. Raises Missing."""
         path = program if "/" in program else shutil.which(program, path=self._environment.get("PATH", os.defpath))
-        if path is None or not os.path.isfile(path):
-            raise Missing(f"There is no program {program}; check the name, or give its absolute path.")
+        if path is None or not os.path.isfile(path) or not os.access(path, os.X_OK):
+            raise Missing(f"There is no program {program} to run; check its name and mode, or give its absolute path.")
         return os.path.abspath(path)
 
     def add_program(self, path: str, deep: int = 0) -> None:
@@ -102,7 +118,7 @@ class _Found:
         lines = head.split(b"\n", 2)
         first = os.fsdecode(lines[0][2:]).split()
         if first and os.path.basename(first[0]) == "env":
-            self._add(first[0])
+            self._add(self.resolved(first[0]))
             first = [word for word in first[1:] if not word.startswith("-") and "=" not in word]
         elif len(lines) > 1 and lines[1].startswith(b"'''exec' "):
             first = shlex.split(os.fsdecode(lines[1][len(b"'''exec' ") :]).partition('"$0"')[0])
@@ -111,13 +127,37 @@ class _Found:
             raise Missing("A script names no program that runs it.")
         return self.resolved(first[0])
 
+    def is_too_wide(self, path: str) -> bool:
+        """Whether it is a folder that no program is made of.
+
+        That is a person's home, Link's folder, a folder for everybody's files, one above any of them, or one of agents.
+        """
+        if not os.path.isdir(path):
+            return False
+        real = os.path.realpath(path)
+        return any(_lies_in(each, [real]) for each in self._whole) or _lies_in(real, self._agents)
+
     def _add(self, *paths: str) -> None:
-        self._programs.update(dict.fromkeys(path for path in paths if os.path.lexists(path)))
+        there = (path for path in paths if os.path.lexists(path) and not self.is_too_wide(path))
+        self._programs.update(dict.fromkeys(there))
+
+    def _add_libraries(self, prefix: str, *paths: str) -> None:
+        """Those that lie where libraries do, of what is installed at `prefix` or of the system."""
+        places = (*(f"{os.path.realpath(prefix)}/{name}" for name in LIBRARY_FOLDERS), *LIBRARIES)
+        self._add(*(path for path in paths if _lies_in(os.path.realpath(path), places)))
+
+    def _is_beside(self, folder: str, program: str) -> bool:
+        """Whether it lies where the program does, or is a folder for libraries as wheels have them: `numpy.libs`."""
+        beside = os.path.dirname(program)
+        wheels = folder.endswith(".libs") and _lies_in(program, [os.path.dirname(folder)])
+        return wheels or (_lies_in(folder, [beside]) and not self.is_too_wide(beside))
 
     def _add_file(self, path: str) -> None:
         """A program that the system itself runs."""
         real = os.path.realpath(path)
-        self._add(*(folder for folder in library_folders(real) if not _is_system(folder)))
+        named = [each for each in library_folders(real) if not _lies_in(each, SYSTEM)]
+        self._add_libraries(_prefix(real), *named)
+        self._add(*(each for each in named if self._is_beside(os.path.realpath(each), real)))
         self._add(*(store for store in STORES if real.startswith(store + "/")))
         if _SHELL.fullmatch(os.path.basename(path)):
             self._add(*SHELL_FOLDERS)
@@ -139,19 +179,21 @@ class _Found:
         self._add(path)
         self._add_file(path)
         if environment := _environment_of(path):
-            self._add(f"{environment}/pyvenv.cfg")
+            self._add(f"{environment}/{_ENVIRONMENT}")
+        prefix = _prefix(path)
         for folder in _libraries(path):
-            self._add(folder)
+            self._add_libraries(prefix, folder)
             self._hidden.update(dict.fromkeys(_sites(folder)))
-        library = f"{_prefix(path)}/lib"
-        self._add(*(f"{library}/{name}" for name in _names(library) if name.startswith("libpython")))
+        library = f"{prefix}/lib"
+        shared = (f"{library}/{name}" for name in _names(library) if name.startswith("libpython"))
+        self._add_libraries(prefix, *shared)
 
     def _add_installed(self, interpreter: str) -> None:
         """All that is installed for an interpreter, as its environment says, and what lies elsewhere for it."""
         environment = _environment_of(interpreter)
         sites = [site for folder in _libraries(interpreter) for site in _sites(folder)]
         if environment:
-            self._add(environment)
+            self._add_environment(environment, interpreter)
         if not environment or _sees_system(environment):
             for site in sites:
                 self._hidden.pop(site, None)
@@ -160,7 +202,17 @@ class _Found:
             sites += [site for folder in _folders(environment, interpreter) for site in _sites(folder)]
         for site in sites:
             if site not in self._hidden:
-                self._add(*_elsewhere(site))
+                self._add(*filter(_holds_python, _elsewhere(site)))
+
+    def _add_environment(self, environment: str, interpreter: str) -> None:
+        """A virtual environment; of one that is somebody's home as well, what Python put there."""
+        if not self.is_too_wide(environment):
+            self._add(environment)
+            return
+        real = os.path.realpath(interpreter)
+        names = (f"{environment}/bin/{name}" for name in _names(f"{environment}/bin") if _PYTHON.fullmatch(name))
+        self._add(*(path for path in names if os.path.realpath(path) == real))
+        self._add_libraries(environment, *_folders(environment, interpreter))
 
     def _add_ours(self, layer: str, interpreter: str) -> None:
         """A program of this distribution: the packages that it may import, and no other."""
@@ -239,7 +291,9 @@ def _is_ours(interpreter: str) -> bool:
 def _environment_of(interpreter: str) -> str | None:
     """The virtual environment of an interpreter, by its path as it is called."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
-    return folder if os.path.isfile(f"{folder}/pyvenv.cfg") else None
+    told = f"{folder}/{_ENVIRONMENT}"
+    # A link there may lead to one of another place, and not to any file.
+    return folder if os.path.isfile(told) and os.path.basename(os.path.realpath(told)) == _ENVIRONMENT else None
 
 
 def _prefix(interpreter: str) -> str:
@@ -281,7 +335,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _sees_system(environment: str) -> bool:
-    return b"include-system-site-packages = true" in _head(f"{environment}/pyvenv.cfg").lower()
+    return b"include-system-site-packages = true" in _head(f"{environment}/{_ENVIRONMENT}").lower()
 
 
 def _leading(site: str) -> Iterator[tuple[str, list[str]]]:
@@ -303,8 +357,26 @@ def _sites(folder: str) -> Iterable[str]:
     return [f"{folder}/{site}" for site in SITES if os.path.isdir(f"{folder}/{site}")]
 
 
-def _is_system(folder: str) -> bool:
-    return any(folder == each or folder.startswith(each + "/") for each in SYSTEM)
+def _holds_python(folder: str) -> bool:
+    """Whether there is a module in it, or a package, which may be one without an `__init__`."""
+    return any(
+        name.endswith(_MODULE)
+        or (name.isidentifier() and any(each.endswith(_MODULE) for each in _names(f"{folder}/{name}")))
+        for name in _names(folder)
+    )
+
+
+def _lies_in(path: str, folders: Iterable[str]) -> bool:
+    """Whether it is one of them or beneath one; paths as `realpath` gives them."""
+    return any(f"{path}/".startswith(f"{each.rstrip('/')}/") for each in folders)
+
+
+def _homes(environment: Mapping[str, str]) -> list[str]:
+    """The homes of whoever runs this: the one that they say, and the one that the system knows."""
+    found = [environment.get("HOME", "")]
+    with contextlib.suppress(KeyError):  # a user without a name, as containers have
+        found.append(pwd.getpwuid(os.geteuid()).pw_dir)
+    return [home for home in found if os.path.isabs(home)]
 
 
 def _modules_of_node(path: str) -> Iterator[str]:

@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         _folders(each)
         each.add_argument("--documents", metavar="DIR", help="an existing folder that stands for memory/")
         each.add_argument("--json", action="store_true", help="print one JSON object")
+        each.add_argument("--progress", action="store_true", help="say how far it is, a line `progress N OF` each")
 
     schema = commands.add_parser("schema", help="print the JSON Schema of the contract's types")
     schema.add_argument("name", nargs="?", metavar="NAME", help="one type, e.g. Serve; all where left out")

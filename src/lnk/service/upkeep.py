@@ -58,7 +58,7 @@ def run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
                 with index.alone(), index.writing():
                     index.clear()
                 index.overwrite()
-            found = _status(index, held, sources, state)
+            found = _status(index, held, sources, state, told=asked.progress)
             found["meaning"] = meaning(index, spec, served=bool(environment.get("LNK_MEMORY_MODEL")))
             return _say(asked, found, 0)
         finally:
@@ -77,9 +77,9 @@ def _say(asked: argparse.Namespace, found: dict[str, Any], status: int) -> int:
     return status
 
 
-def _status(index: Index, held: Folder, sources: list[Source], state: str) -> dict[str, Any]:
+def _status(index: Index, held: Folder, sources: list[Source], state: str, *, told: bool) -> dict[str, Any]:
     """Brings the index up to date, saying how far it is on a terminal, and counts what it holds."""
-    stale = _bring_up(held, sources)
+    stale = _bring_up(held, sources, told=told)
     reasons = index.rows(
         "SELECT left_out, count(*) FROM documents WHERE left_out IS NOT NULL GROUP BY 1 ORDER BY 2 DESC"
     )
@@ -147,21 +147,18 @@ def _ranking(spec: Spec, had: Mapping[str, int], of: int, *, served: bool) -> st
     return None if at is None else there[at]
 
 
-def _bring_up(held: Folder, sources: list[Source]) -> str | None:
+def _bring_up(held: Folder, sources: list[Source], *, told: bool) -> str | None:
     keeper = Keeper(lambda: Index(held), [Source(source.kind, source.path) for source in sources])
     keeper.start()
-    told = sys.stderr.isatty()
 
     def progress(done: int, of: int) -> None:
         if told:
-            sys.stderr.write(f"\r{done:,} of {of:,} documents are indexed")
+            sys.stderr.write(f"progress {done} {of}\n")
             sys.stderr.flush()
 
     try:
         return keeper.fresh(progress, WAIT_S).stale
     finally:
-        if told:
-            sys.stderr.write("\r\033[K")
         keeper.stop(WAIT_S)
 
 
