@@ -405,6 +405,23 @@ def tried_at(sandbox: Sandbox) -> Iterator[tuple[Inside, Opening]]:
         yield both
 
 
+@contextlib.contextmanager
+def _raw(opening: Opening) -> Iterator[socket.socket]:
+    """Where the opening leads: it takes a connection and says nothing."""
+    with socket.create_server((HOST, 0)) as runtime:
+        runtime.settimeout(WAIT_S)
+        opening.target = Model(Address(host=HOST, port=runtime.getsockname()[1], base="/v1"), Names(MODEL, MODEL))
+        yield runtime
+
+
+def _heard(runtime: socket.socket) -> bytes:
+    """All that comes on the one connection."""
+    reached, _ = runtime.accept()
+    with reached:
+        reached.settimeout(WAIT_S)
+        return b"".join(iter(lambda: reached.recv(1 << 16), b""))
+
+
 def _bodies(server: ModelServer) -> list[Any]:
     assert {(each.method, each.path) for each in server.asked} == {("POST", "/v1/embeddings")}
     return [each.body for each in server.asked]
@@ -414,14 +431,9 @@ def _bodies(server: ModelServer) -> list[Any]:
 @pytest.mark.parametrize("bad", BAD)
 def test_anything_but_a_request_for_the_models_vectors_breaks_off_and_not_a_byte_of_it_gets_out(tried_at, bad):
     inside, opening = tried_at
-    with socket.create_server((HOST, 0)) as runtime:
-        runtime.settimeout(WAIT_S)
-        opening.target = Model(Address(host=HOST, port=runtime.getsockname()[1], base="/v1"), Names(MODEL, MODEL))
+    with _raw(opening) as runtime:
         assert inside.say(BAD[bad]) == [0]
-        reached, _ = runtime.accept()
-        with reached:
-            reached.settimeout(WAIT_S)
-            assert reached.recv(1) == b""
+        assert _heard(runtime) == b""
 
 
 @pytest.mark.requirement("SANDBOX-2")
@@ -439,13 +451,12 @@ def test_behind_good_requests_too_the_models_server_sees_whole_good_ones_alone(t
 @pytest.mark.parametrize("second", ["another call: pull", "another model", "LF alone", "HTTP/0.9", "no HTTP"])
 def test_of_two_requests_sent_at_once_the_second_is_looked_at_as_the_first_is(tried_at, second):
     inside, opening = tried_at
-    with ModelServer() as model:
-        opening.target = at(model)
-        inside.say(asking("one") + asking("two") + BAD[second] + asking("three"))
-        assert _bodies(model)[:2] == [{"model": MODEL, "input": text} for text in ("one", "two")][: len(model.asked)]
-        inside.say(asking("last"))
-        assert _bodies(model)[-1] == {"model": MODEL, "input": "last"}
-        assert len(model.asked) <= 3
+    with _raw(opening) as runtime:
+        assert inside.say(asking("one") + asking("two") + BAD[second] + asking("three")) == [0]
+        got = _heard(runtime)
+    _, *requests = got.split(f"{CALL}\r\n".encode())
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in requests]
+    assert bodies == [{"model": MODEL, "input": text} for text in ("one", "two")]
 
 
 @pytest.mark.requirement("SANDBOX-2")

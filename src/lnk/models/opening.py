@@ -26,10 +26,11 @@ from lnk.models.relay import Names, Relay, Target, read_request
 from lnk.models.settings import BASE
 
 SENT: Final = b"L"  # what the socket comes with
-CONNECTIONS_MAX: Final = 8  # an engine has up to four: two for questions, two for documents; further ones wait
+CONNECTIONS_MAX: Final = 4  # an engine has one or two each for questions and for documents; further ones wait
 HEAD_BYTES_MAX: Final = 8 << 10  # a client with much to say of itself sends 1 KB
 # The engine sends 64 texts at most, each an instruction of 1,000 characters, a title of 200 and 1,500 of a chunk. A
-# character has up to 6 bytes in JSON: 1.04 MB. Each connection may have two such requests in memory.
+# character has up to 6 bytes in JSON: 1.04 MB. At worst, in texts with a character past U+FFFF, a connection takes nine
+# times a request's size.
 REQUEST_BYTES_MAX: Final = 2 << 20
 STRINGS_MAX: Final = 2064  # of a request: 2,048 texts, which is what clients of OpenAI send, and the fields
 _CALL: Final = f"POST {BASE}/embeddings HTTP/1.1".encode()
