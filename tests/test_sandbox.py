@@ -1,11 +1,13 @@
 """A policy becomes steps in the right order, from what is there; and what a program is made of is found."""
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -279,6 +281,21 @@ def test_what_a_pth_names_is_taken_where_python_lies_in_it(tmp_path: Path, name:
     (site / "more.pth").write_text(f"{tmp_path}/in\n{tmp_path}/other\n")
     found = needs(str(tmp_path / "env/bin/python"), {}).programs
     assert (str(tmp_path / "in") in found, str(tmp_path / "other") in found) == (True, False)
+
+
+def test_the_home_that_the_system_knows_is_one_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / "src").mkdir(parents=True)
+    for path in (home, home / "src"):
+        (path / "module.py").write_text("")
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_dir=str(home)))
+    (site,) = environment(tmp_path / "env")
+    (site / "more.pth").write_text(f"{home}\n{home}/src\n")
+    for told in ({}, {"HOME": "/not/there"}):
+        found = needs(str(tmp_path / "env/bin/python"), told).programs
+        assert (str(home) in found, str(home / "src") in found) == (False, True)
 
 
 def environment(folder: Path) -> list[Path]:

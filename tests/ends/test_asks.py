@@ -1,5 +1,6 @@
 """Calls that wait for their owner: asked by one program, answered by another, or at the terminal, and once only."""
 
+import errno
 import fcntl
 import json
 import os
@@ -67,6 +68,20 @@ def test_a_call_on_the_list_asks_nobody(opened: Open, person: Person):
     wire.send(call(1))
     assert wire.line()["id"] == 1
     assert waiting(person) == []
+
+
+def test_an_ask_that_could_be_written_only_in_part_is_none(tmp_path: Path):
+    code = (
+        "import os, resource, signal, sys; from lnk.agent.asks import Asks; from lnk.agent.gate import Ask\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "asks = Asks(os.open(sys.argv[1], os.O_RDONLY), 'notes')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
+        "try: asks.put(Ask(1, 'delete', '', {}), 0.0)\n"
+        "except OSError as error: print(error.strerror, len(asks))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{os.strerror(errno.ENOSPC)} 0\n", "")
+    assert os.listdir(tmp_path / "asks") == []
 
 
 def test_an_ask_is_answered_once(opened: Open, person: Person):

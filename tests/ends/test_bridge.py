@@ -20,6 +20,7 @@ from ends.test_proxy import ECHO, LINUX, TOOL, call, log_of, person, processes_o
 from lnk.agent import bridge
 from lnk.agent.bridge import ELSEWHERE, address, running, start, stop
 from lnk.agent.listener import READY, SESSIONS_MAX, listener_command
+from lnk.agent.toolfolder import listener, open_folder, open_lock
 from lnk.agent.tools import Tool, Tools
 from lnk.cli import commands
 from lnk.errors import Invalid, Missing, Refused
@@ -177,19 +178,28 @@ def test_stop_ends_the_listener_and_every_session_whoever_started_it(link: str, 
 @LINUX
 def test_a_listener_that_is_just_starting_is_found_and_ended(link: str, person: Person, tmp_path: Path):
     define(link, tmp_path)
-    definition = Path(Tools(link).folder("notes"), "tool.json")
-    kept = definition.read_bytes()
-    definition.unlink()
-    os.mkfifo(definition)  # so that it looks whether there is a tool for as long as the test wants
-    with subprocess.Popen(listener_command(link, "notes", str(tmp_path / "socket")), stdout=subprocess.PIPE) as process:
+    folder = open_folder(link, "notes")
+    lock = open_lock(folder)
+    argv = [sys.executable, "-c", HELD_UP, link, "notes", str(tmp_path / "socket")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            assert soon(lambda: running(link, "notes"))
+            assert soon(lambda: listener(lock) == process.pid)
             assert stop(link, "notes") == 0
             assert process.wait(WAIT_S) == -signal.SIGTERM
         finally:
             process.kill()
-    definition.unlink()
-    definition.write_bytes(kept)
+    os.close(lock)
+    os.close(folder)
+
+
+# The program as it is, which reads what the tool runs only once its input ends.
+HELD_UP = """
+import os, sys
+from lnk.agent import listener
+read = listener.read_definition
+listener.read_definition = lambda *given: [os.read(0, 1), read(*given)][1]
+sys.exit(listener.main(sys.argv[1:]))
+"""
 
 
 @LINUX
@@ -200,10 +210,12 @@ def test_a_listener_has_no_descriptor_of_whoever_started_it(link: str, person: P
     leaked = os.open(secret, os.O_RDONLY)
     argv = listener_command(link, "notes", str(runtime / "socket"))
     with subprocess.Popen(argv, stdout=subprocess.PIPE, pass_fds=(leaked,)) as process:
-        assert process.stdout and process.stdout.readline() == READY
-        held = f"/proc/{process.pid}/fd"
-        assert str(secret) not in [os.readlink(f"{held}/{number}") for number in os.listdir(held)]
-        stop(link, "notes")
+        try:
+            assert process.stdout and process.stdout.readline() == READY
+            held = f"/proc/{process.pid}/fd"
+            assert str(secret) not in [os.readlink(f"{held}/{number}") for number in os.listdir(held)]
+        finally:
+            stop(link, "notes")
     os.close(leaked)
 
 

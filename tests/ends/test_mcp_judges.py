@@ -148,7 +148,9 @@ def test_the_mcp_packages_client_lists_and_calls_every_tool_and_finds_each_answe
 
             refused = await client.call_tool("read", {"path": "memory/none.md"})
             assert refused.is_error and refused.structured_content is None
-            for name, arguments in (("none", {}), ("read", {}), ("search", {"query": ["x"]})):
+            # By the proxy, a call that is not on the engine's list waits for the owner first.
+            unknown = [] if isinstance(home, Proxied) else [("none", {})]
+            for name, arguments in (*unknown, ("read", {}), ("search", {"query": ["x"]})):
                 with pytest.raises(MCPError) as wrong:
                     await client.call_tool(name, arguments)
                 assert wrong.value.code == types.INVALID_PARAMS
@@ -414,6 +416,8 @@ PASSED: Final = {
 @pytest.mark.parametrize("revision", PASSED)
 def test_the_conformance_suite_finds_nothing_missing_but_what_is_not_offered(home, tmp_path, npm, node, revision):
     """The suite drives HTTP; `http_bridge` carries it to the engine's pipes. Every message is held to the schema."""
+    if isinstance(home, Proxied):
+        pytest.skip("NOT TESTED by the proxy: the suite calls tools of its own, for which the proxy asks the owner")
     program = npm(CONFORMANCE) / "conformance"
     which = ["--suite", "all", "--spec-version"] if revision == "2025-06-18" else ["--requirements"]
     expected, results = tmp_path / "expected.yml", tmp_path / "results"

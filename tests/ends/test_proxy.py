@@ -400,16 +400,27 @@ def _waits(pid: int) -> bool:
     return "State:\tS" in Path(f"/proc/{pid}/status").read_text()
 
 
+LONG_ANSWER = "for number, _ in asked():\n    result(number, 'x' * 1_000_000)\n    time.sleep(60)\n"
+
+
 @LINUX
-def test_a_client_that_reads_by_crumbs_does_not_keep_a_session_that_is_over(opened: Open, person: Person):
-    wire = opened(FLOOD)
-    wire.send(call(1))
-    assert wire.line()["method"] == "notifications/message"
-    assert soon(lambda: _unread(wire.process.stdout) > PIPE_BYTES // 2 and _waits(wire.process.pid))
+def test_what_is_logged_at_the_end_does_not_wait_for_a_client_that_still_reads(opened: Open, person: Person):
+    wire = opened(LONG_ANSWER)
+    wire.send(call(1), call(2))
+    assert soon(lambda: _unread(wire.process.stdout) > PIPE_BYTES // 2)
     wire.process.send_signal(signal.SIGTERM)
-    assert soon(lambda: log_of(person) == [("search", "unanswered")] or wire.process.poll() is not None)
-    assert wire.process.poll() is None  # what is logged does not wait for the client
-    for _ in range(20):  # of some seventy, in which it would have read all of it
+    assert soon(lambda: log_of(person) == [("search", "ok"), ("search", "unanswered")])
+    assert [each["id"] for each in wire.rest()] == [1, 2]
+    assert wire.ended() == 128 + signal.SIGTERM
+
+
+@LINUX
+def test_a_client_that_reads_by_crumbs_does_not_keep_a_session_that_is_over(opened: Open):
+    wire = opened(LONG_ANSWER)
+    wire.send(call(1), call(2))
+    assert soon(lambda: _unread(wire.process.stdout) > PIPE_BYTES // 2)
+    wire.process.send_signal(signal.SIGTERM)
+    for _ in range(20):  # of some 240, in which it would have read all of it
         with contextlib.suppress(subprocess.TimeoutExpired):
             wire.process.wait(0.5)
             break
@@ -438,31 +449,52 @@ def test_a_tool_has_no_descriptor_of_the_client_s(person: Person, tmp_path: Path
     wire = Wire(person, "notes", tmp_path / "err", pass_fds=(leaked,))
     os.close(leaked)
     with wire.process:
-        wire.send(call(1, fd=leaked))
-        answer = json.loads(wire.line()["result"]["content"][0]["text"])
-        assert answer == [[False, False], ["0", "1", "2", "3"]]  # the last one lists them
-        assert wire.rest() == []
+        try:
+            wire.send(call(1, fd=leaked))
+            answer = json.loads(wire.line()["result"]["content"][0]["text"])
+            assert answer == [[False, False], ["0", "1", "2", "3"]]  # the last one lists them
+        finally:
+            wire.process.kill()
 
 
 @LINUX
 def test_a_session_that_is_just_starting_is_found_and_ended(person: Person, tmp_path: Path):
     link = str(person.link)
     Tools(link).add(Tool(name="notes", argv=[sys.executable]))
-    definition = person.link / "Agents/.tools/notes/tool.json"
-    definition.unlink()
-    os.mkfifo(definition)  # so that it reads what to run for as long as the test wants
-    wire = Wire(person, "notes", tmp_path / "err")
-    folder = os.open(definition.parent, os.O_RDONLY)
+    folder = os.open(person.link / "Agents/.tools/notes", os.O_RDONLY)
     lock = open_lock(folder)
-    with wire.process:
+    argv = [sys.executable, "-c", HELD_UP, link, "notes"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            assert soon(lambda: sessions(lock) == [wire.process.pid])
+            assert soon(lambda: sessions(lock) == [process.pid])
             assert bridge.stop(link, "notes") == 1
-            assert wire.ended() == -signal.SIGTERM
+            assert process.wait(60) == -signal.SIGTERM
         finally:
-            wire.process.kill()
+            process.kill()
     os.close(lock)
     os.close(folder)
+
+
+# The program as it is, which reads what the tool runs only once its input ends.
+HELD_UP = """
+import os, sys
+from lnk.agent import proxy
+read = proxy.read_definition
+proxy.read_definition = lambda *given: [os.read(0, 1), read(*given)][1]
+sys.exit(proxy.main(sys.argv[1:]))
+"""
+
+
+def test_a_definition_that_is_no_file_of_the_owners_is_refused_at_once(opened: Open, person: Person):
+    Tools(str(person.link)).add(Tool(name="notes", argv=[sys.executable]))
+    definition = person.link / "Agents/.tools/notes/tool.json"
+    kept = json.loads(definition.read_bytes())
+    for wrong in ({"allow": "search"}, {"argv": ["/bin/cat", "a\0b"]}, {"argv": ["/bin/\ud800"]}, {"name": "other"}):
+        definition.write_text(json.dumps({**kept, **wrong}))
+        assert "define it again" in person.refused(16, "agent", "tool", "run", "notes")
+    definition.unlink()
+    os.mkfifo(definition)
+    assert "no file of yours" in person.refused(11, "agent", "tool", "run", "notes")
 
 
 # ------------------------------------------------------------ what is refused

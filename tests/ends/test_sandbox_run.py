@@ -610,3 +610,13 @@ def test_of_an_environment_that_is_a_home_only_python_is_read(person: Person, pl
 
 def test_help_says_what_a_socket_opens(person: Person) -> None:
     assert "in a folder that it may read" in " ".join(person.shows("sandbox", "run", "--help").split())
+
+
+@pytest.mark.parametrize("flag", ["--read", "--write", "--hide", "--socket"])
+def test_an_empty_path_is_not_the_folder_one_is_in(person: Person, flag: str):
+    assert "empty" in person.refused(10, "sandbox", "run", flag, "", "--", "/bin/true")
+
+
+def test_a_file_that_is_no_program_is_refused(person: Person):
+    file = person.write("text", "no program")
+    assert str(file) in person.refused(12, "sandbox", "run", "--", file)

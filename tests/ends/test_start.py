@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from lnk.errors import Unavailable
 from lnk.mcp.client import Program
 from lnk.sandbox.ways import best
 
-INVALID, REFUSED, MISSING, UNAVAILABLE, CORRUPT = 10, 11, 12, 15, 16
+INVALID, REFUSED, MISSING, CONFLICT, UNAVAILABLE, CORRUPT = 10, 11, 12, 13, 15, 16
 MODEL_NONE = '[tool.memory]\nmodel = "none"\n'
 
 # A client's end of an address, as a program that an MCP client can start.
@@ -467,7 +468,7 @@ def test_an_engine_that_hangs_is_ended_with_all_that_it_started(owner, main, mon
     agent = Agents(str(owner.link)).get("main")
     with pytest.raises(Unavailable, match=r"within 0\.5 s"):
         Memory(agent, owner.environment, engine="toy").define(best(owner.environment), print)
-    assert f"600.{os.getpid()}" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert f"600.{os.getpid()}" not in running()
 
 
 @pytest.mark.requirement("CONTRACT-5", "CONTRACT-9")
@@ -558,7 +559,88 @@ def test_a_memory_that_was_started_unconfined_is_said_to_be(owner, main):
     assert json.loads(owner.shows("agent", "memory", "status", "--json"))["sandbox"] != "none"
 
 
+def test_a_lost_socket_is_noticed_and_made_again(owner, main):
+    started = owner.start()
+    address = started["environment"]["LNK_MEMORY"]
+    os.unlink(address.removeprefix("unix:"))
+    assert json.loads(owner.shows("agent", "memory", "status", "--json"))["tool"]["address"] is None
+    assert owner.start()["environment"]["LNK_MEMORY"] == address
+    with owner.at(address) as program:
+        program.open()
+        assert program.tools()
+
+
+def test_a_tool_serves_its_own_agent_however_that_is_called_by_now(owner, main):
+    started = owner.start()
+    main.rename(main.parent / "renamed")
+    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
+        program.open()
+        assert program.call("search", {"query": "lease"}).structured["results"]
+    shutil.rmtree(main.parent / "renamed")
+    assert started["tool"].removeprefix("memory-") in owner.refused_at(started)
+    assert not main.exists()
+
+
+def test_a_copy_of_an_agent_does_not_take_its_tool_over(owner, main):
+    started = owner.start()
+    shutil.copytree(main, main.parent / "copy")
+    before = owner.tool(started).read_bytes()
+    for command in (["start", "link", "copy"], ["start"], ["setup", "cursor", "--agent", "copy"]):
+        told = owner.refused(CONFLICT, "agent", "memory", *command)
+        assert "copy, main" in told
+    assert owner.tool(started).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", "..", "portable", "a/b", "-x", "Toy", "x" * 65])
+def test_what_can_be_no_engines_name_is_refused(owner, main, name):
+    assert "engine's name" in owner.refused(INVALID, "agent", "memory", "start", "--", name)
+
+
+def test_documents_that_a_link_took_the_place_of_are_not_served(owner, main):
+    folder = owner.write("Vault/a.md", "# Mine\n").parent
+    owner.shows("agent", "new", "vault", "--documents", folder)
+    started = owner.start("link", "vault")
+    folder.rename(owner.root / "moved")
+    folder.symlink_to(owner.write("secret/key.md", "KEY").parent)
+    assert "link" in owner.refused_at(started)
+    assert "link" in owner.refused(REFUSED, "agent", "memory", "search", "KEY", "--agent", "vault")
+
+
+@pytest.mark.parametrize(
+    "inside", ["Link/Agents", "Link/Agents/.tools", "Link/Agents/main/Agent", "Link/Agents/main/Home"]
+)
+def test_no_agent_has_documents_that_are_links_own(owner, main, inside):
+    (owner.root / inside).mkdir(exist_ok=True)
+    owner.refused(REFUSED, "agent", "new", "spy", "--documents", owner.root / inside)
+
+
 # ---------------------------------------------------------------- remove, uninstall
+
+
+@pytest.mark.parametrize("command", [["memory", "remove"], ["remove", "main"]])
+def test_nothing_is_removed_through_a_link(owner, main, command):
+    secret = owner.write("secret/link/keep", "mine")
+    kept = owner.own() / "memory"
+    kept.rename(owner.own() / "was")
+    kept.symlink_to(owner.root / "secret")
+    owner.refused(REFUSED, "agent", *command)
+    assert secret.read_text() == "mine"
+
+
+def test_uninstall_ends_what_runs_whatever_became_of_its_definition(owner, main):
+    started = owner.start()
+    owner.tool(started).unlink()
+    assert started["tool"] in running()
+    owner.shows("agent", "new", "gone")
+    owner.shows("agent", "memory", "setup", "codex", "--agent", "gone")
+    owner.shows("agent", "remove", "gone")
+    owner.shows("uninstall")
+    assert started["tool"] not in running()
+    assert "lnk" not in (owner.home / ".codex/config.toml").read_text()
+
+
+def running() -> str:
+    return subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True).stdout
 
 
 def test_whatever_an_engine_leaves_in_its_state_is_removed(owner, main):
@@ -602,7 +684,7 @@ def test_uninstall_stops_everything_and_takes_the_agents_with_it_when_told(owner
         assert "1 session ended" in owner.shows("uninstall")
         with pytest.raises(Exception, match="ended"):
             program.tools()
-    assert started["tool"] not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert started["tool"] not in running()
     assert json.loads((owner.home / ".cursor/mcp.json").read_text())["mcpServers"] == {}
     assert (owner.own() / "memory/link/index.sqlite").exists()
     assert not os.path.exists(started["environment"]["LNK_MEMORY"].removeprefix("unix:"))

@@ -5,6 +5,7 @@ which holds the kernel lock of the file; what a dead one left is taken away by w
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -120,7 +121,9 @@ class Asks:
         try:
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
             fcntl.flock(fd, fcntl.LOCK_EX)
-            os.write(fd, json.dumps(waiting._asdict()).encode())
+            data = json.dumps(waiting._asdict()).encode()
+            if os.write(fd, data) < len(data):  # nobody could read it, and so nobody answer
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.link(fresh, f"{waiting.id}.{_WAITING}", src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             if fd >= 0:
@@ -231,7 +234,7 @@ def _waiting_in(folder: int) -> list[Waiting]:
 
 def _of_living(folder: int, file: str) -> bytes | None:
     """What a file holds whose proxy lives; one of a dead proxy's is taken away."""
-    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

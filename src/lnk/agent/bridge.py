@@ -47,7 +47,9 @@ def start(link_home: str, name: str, environment: Mapping[str, str]) -> str:
     why = ""
     while time.monotonic() < until:
         if there := _told(link_home, name):
-            return SCHEME + there
+            if os.path.exists(there):
+                return SCHEME + there
+            _end_listener(link_home, name)  # somebody took its socket away: nobody reaches it
         why = _start(link_home, name, path, environment)
         if why:
             time.sleep(_ASK_S)  # another process is about to listen
@@ -56,7 +58,8 @@ def start(link_home: str, name: str, environment: Mapping[str, str]) -> str:
 
 def running(link_home: str, name: str) -> bool:
     """Whether something listens for the tool. Raises Invalid."""
-    return _listener(link_home, name) is not None
+    path = _told(link_home, name)
+    return path is not None and os.path.exists(path)
 
 
 def stop(link_home: str, name: str) -> int:
@@ -142,12 +145,9 @@ def _all(number: int | None) -> list[int]:
     return [] if number is None else [number]
 
 
-def _listener(link_home: str, name: str) -> int | None:
-    try:
-        with _folder(link_home, name) as folder, _lock(folder) as lock:
-            return listener(lock)
-    except Missing:
-        return None
+def _end_listener(link_home: str, name: str) -> None:
+    with _folder(link_home, name) as folder, _lock(folder) as lock:
+        _end(lambda: _all(listener(lock)))
 
 
 @contextlib.contextmanager
@@ -195,6 +195,8 @@ def _path(link_home: str, name: str, environment: Mapping[str, str]) -> str:
         except FileExistsError:
             pass
         except OSError as error:
+            if folder in folders:
+                continue  # it is not ours to write
             raise from_os(error, f"make the folder {folder}") from None
         _check_alone(folder)
         return path

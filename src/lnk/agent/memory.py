@@ -194,6 +194,8 @@ class Memory:
                         kept.remove_tree(name)
         except FileNotFoundError:
             pass  # there is nothing of it
+        except NotADirectoryError:
+            raise Refused(f"{self.agent.own}/memory is a link or a file, and nothing is removed by it.") from None
         except OSError as error:
             raise from_os(error, f"remove what engines keep in {self.agent.own}/memory") from None
         return ended

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import struct
 import sys
 from typing import Any, Final, NamedTuple
@@ -71,16 +72,21 @@ def open_folder(link_home: str, name: str) -> int:
 def read_definition(folder: int, name: str) -> Definition:
     """What the tool runs. Raises Missing, Corrupt, and Refused where it is stopped."""
     try:
-        fd = os.open(DEFINITION, os.O_RDONLY | _FILE, dir_fd=folder)
+        fd = os.open(DEFINITION, os.O_RDONLY | os.O_NONBLOCK | _FILE, dir_fd=folder)
     except FileNotFoundError:
         raise _no_tool(name) from None
     except OSError as error:
         raise from_os(error, f"read what the tool {name} runs") from None
-    with open(fd, "rb") as file:
-        data = file.read(DEFINITION_BYTES_MAX + 1)
+    try:
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode) or there.st_uid != os.geteuid():
+            raise Refused(f"The definition of the tool {name} is no file of yours; take it away, and define it again.")
+        data = os.read(fd, DEFINITION_BYTES_MAX + 1)
+    finally:
+        os.close(fd)
     try:
         found = _definition(name, json.loads(data))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Corrupt(f"The definition of the tool {name} cannot be understood; define it again.") from None
     if found.stopped:
         raise Refused(f"The tool {name} is stopped; start it, then try again.")
@@ -89,9 +95,11 @@ def read_definition(folder: int, name: str) -> Definition:
 
 def _definition(name: str, found: dict[str, Any]) -> Definition:
     argv, allow = found["argv"], found.get("allow", [])
-    words = [*argv, *allow]
-    if not argv or not isinstance(argv, list) or not all(isinstance(word, str) for word in words):
+    if not (argv and isinstance(argv, list) and isinstance(allow, list) and found["name"] == name):
         raise TypeError(name)
+    for word in (*argv, *allow):
+        if b"\0" in word.encode():  # what can be no word of a command, half a character among it, is a ValueError too
+            raise ValueError(name)
     return Definition(name, argv, allow, bool(found.get("stopped", False)))
 
 

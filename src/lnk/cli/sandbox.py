@@ -15,7 +15,7 @@ from lnk.cli.output import say, say_json, say_table, tell
 from lnk.errors import Invalid, Refused
 from lnk.sandbox.launch import become
 from lnk.sandbox.places import follow, hold
-from lnk.sandbox.plan import Kind, Step, beneath
+from lnk.sandbox.plan import MADE, Kind, Step, beneath
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.programs import needs
 from lnk.sandbox.ways import Tried, Way
@@ -87,13 +87,21 @@ def asked_for(asked: argparse.Namespace) -> tuple[list[str], Policy]:
     for path in policy.reads:
         if not os.path.lexists(path):
             tell(f"lnk: {path} is not there; the program runs without it.")
+    return [needed.program, *asked.argv[1:]], msgspec.structs.replace(policy, folder=_folder(policy))
+
+
+def _folder(policy: Policy) -> str:
+    """The folder we are in, where the program finds it too."""
     here = os.getcwd()
-    seen = any(beneath(here, place) for place in (*policy.reads, *policy.writes))
-    return [needed.program, *asked.argv[1:]], msgspec.structs.replace(policy, folder=here if seen else "/")
+    given = {*policy.reads, *policy.writes}
+    above = [place for place in (*given, *(step.path for step in MADE)) if beneath(here, place)]
+    return here if above and max(above, key=len) in given else "/"
 
 
 def _real(paths: list[str]) -> tuple[str, ...]:
     """A person's paths, absolute, the links on their way followed: once, here, and never again."""
+    if "" in paths:  # a variable that is not set, most likely: it must not mean the folder one happens to be in
+        raise Invalid("A path that is given to the sandbox is empty; give one, or leave the flag out.")
     return tuple(os.path.realpath(path) for path in paths)
 
 

@@ -160,10 +160,18 @@ def _shown(tool: Tool, link_home: str) -> dict[str, Any]:
     return {
         **msgspec.structs.asdict(tool),
         "variable": variable(tool.name),
-        "address": bridge.address(link_home, tool.name),
+        "address": _address(tool, link_home),
         "listens": bridge.running(link_home, tool.name),
         "folder": Tools(link_home).folder(tool.name),
     }
+
+
+def _address(tool: Tool, link_home: str) -> str | None:
+    """Where it listens, or would; None where there is no place that is this user's alone."""
+    try:
+        return bridge.address(link_home, tool.name)
+    except LinkError:
+        return None
 
 
 def _state(tool: Tool, link_home: str) -> str:

@@ -79,8 +79,8 @@ class _Found:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         homes = _homes(environment)
-        link = [os.path.expanduser(environment.get("LNK_HOME", "")), *(f"{home}/Link" for home in homes)]
-        links = [os.path.realpath(each) for each in link if os.path.isabs(each)]
+        told = [os.path.expanduser(environment["LNK_HOME"])] if environment.get("LNK_HOME") else []
+        links = [os.path.realpath(each) for each in (*told, *(f"{home}/Link" for home in homes))]
         self._whole = [*(os.path.realpath(each) for each in (*homes, *MANY)), *links]
         self._agents = [os.path.realpath(f"{each}/Agents") for each in links]
         self._programs: dict[str, None] = dict.fromkeys(path for path in SYSTEM if os.path.exists(path))
