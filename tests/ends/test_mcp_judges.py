@@ -26,7 +26,7 @@ from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
-from conftest import ENGINE, Person, Place
+from conftest import Person, Place
 
 INSPECTOR: Final = "@modelcontextprotocol/inspector@2.12.0"
 INSPECTOR_OLD: Final = "@modelcontextprotocol/inspector@0.15.0"  # the last that runs with Node 20
@@ -474,6 +474,6 @@ def test_claude_code_adds_the_server_and_finds_it_connected(home, tmp_path, npm)
     written = json.loads((own / ".claude.json").read_text())["mcpServers"]["link-memory"]
     assert [written["command"], *written["args"]] == home.argv()
     (line,) = [line for line in claude("mcp", "list").splitlines() if line.startswith("link-memory:")]
-    assert ENGINE in line and "Connected" in line and "Failed" not in line
+    assert home.argv()[-1] in line and "Connected" in line and "Failed" not in line
     claude("mcp", "remove", "-s", "user", "link-memory")
     assert "link-memory:" not in claude("mcp", "list")
