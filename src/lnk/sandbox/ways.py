@@ -32,7 +32,10 @@ _PROCESSES_SEEN: Final = (
     " packages beside those that it needs; what it starts may outlive it"
 )
 _BEFORE_6: Final = "on this kernel it can signal the processes outside"
-_HELP: Final = "Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`, `apk add bubblewrap`)."
+_HELP: Final = (
+    "Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`, `apk add bubblewrap`, or"
+    ' `pip install "link-memory[sandbox]"`).'
+)
 _UBUNTU: Final = (
     "this system keeps programs from making name spaces (AppArmor); load the profile `bwrap-userns-restrict` of the"
     " package apparmor-profiles, and use /usr/bin/bwrap"
