@@ -16,6 +16,7 @@ import engines
 import pytest
 
 from conftest import LNK, Person
+from ends.faults import soon
 from lnk.agent import engine
 from lnk.agent.folders import Agents
 from lnk.agent.memory import Memory
@@ -468,7 +469,7 @@ def test_an_engine_that_hangs_is_ended_with_all_that_it_started(owner, main, mon
     agent = Agents(str(owner.link)).get("main")
     with pytest.raises(Unavailable, match=r"within 0\.5 s"):
         Memory(agent, owner.environment, engine="toy").define(best(owner.environment), print)
-    assert f"600.{os.getpid()}" not in running()
+    assert soon(lambda: f"600.{os.getpid()}" not in running())
 
 
 @pytest.mark.requirement("CONTRACT-5", "CONTRACT-9")
@@ -532,6 +533,15 @@ def test_where_others_write_to_the_agent_every_call_names_its_conversation(owner
         assert program.call("search", {"query": "lease"}, meta=thread).structured["results"]
         assert program.call("remember", {"note": "x"}, meta=thread).failed
         assert not program.call("remember", {"note": "x"}, meta={"link.local/thread": "link:main"}).failed
+    owner.shows("agent", "memory", "setup", "cursor")  # and nothing but the owner's word takes that away
+    assert owner.start()["defined"] == []
+    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
+        program.open()
+        assert "conversation" in program.call("search", {"query": "lease"}).text
+    assert owner.start("--no-others")["defined"]
+    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
+        program.open()
+        assert program.call("search", {"query": "lease"}).structured["results"]
 
 
 def test_commands_that_know_link_memory_alone_say_so_of_another_engine(owner, main):
@@ -635,7 +645,7 @@ def test_uninstall_ends_what_runs_whatever_became_of_its_definition(owner, main)
     owner.shows("agent", "memory", "setup", "codex", "--agent", "gone")
     owner.shows("agent", "remove", "gone")
     owner.shows("uninstall")
-    assert started["tool"] not in running()
+    assert soon(lambda: started["tool"] not in running())
     assert "lnk" not in (owner.home / ".codex/config.toml").read_text()
 
 
@@ -684,7 +694,7 @@ def test_uninstall_stops_everything_and_takes_the_agents_with_it_when_told(owner
         assert "1 session ended" in owner.shows("uninstall")
         with pytest.raises(Exception, match="ended"):
             program.tools()
-    assert started["tool"] not in running()
+    assert soon(lambda: started["tool"] not in running())
     assert json.loads((owner.home / ".cursor/mcp.json").read_text())["mcpServers"] == {}
     assert (owner.own() / "memory/link/index.sqlite").exists()
     assert not os.path.exists(started["environment"]["LNK_MEMORY"].removeprefix("unix:"))

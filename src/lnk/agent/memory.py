@@ -101,15 +101,18 @@ class Memory:
     """One agent's memory, in one `Link` folder."""
 
     def __init__(
-        self, agent: Agent, environment: Mapping[str, str], *, engine: str | None = None, others: bool = False
+        self, agent: Agent, environment: Mapping[str, str], *, engine: str | None = None, others: bool | None = None
     ) -> None:
-        """`engine`: as it is typed; where it is left out, the one that serves it now. `others`: as `told_of` has it."""
+        """`engine`: as it is typed; `others`: as `told_of` has it. What is left out is as the tool has it."""
         self.agent = replace(agent, folder=os.path.realpath(agent.folder))  # in a sandbox there are no links
         self.home = link_home(environment)
         self.name = f"memory-{agent.id}"
         self._environment = environment
-        self._others = others
-        self.engine = self._served_by() or ENGINE if engine is None else engine
+        tool, _ = self._had()
+        argv = tool.argv if tool else []
+        self._others = _OTHERS_FLAG in argv if others is None else others
+        served_by = argv[argv.index(_ENGINE_FLAG) + 1] if _ENGINE_FLAG in argv[:-1] else ENGINE
+        self.engine = served_by if engine is None else engine
         check_engine(self.engine)
 
     # ------------------------------------------------------------ the tool
@@ -207,12 +210,6 @@ class Memory:
             return self.tool(), False
         except (Corrupt, Invalid):
             return None, True
-
-    def _served_by(self) -> str | None:
-        """The engine that serves it, as it is typed; None where it was never started, or is not to be understood."""
-        tool, _ = self._had()
-        argv = tool.argv if tool else []
-        return argv[argv.index(_ENGINE_FLAG) + 1] if _ENGINE_FLAG in argv[:-1] else (ENGINE if tool else None)
 
     def _session(self, how: Tried) -> list[str]:
         """The command that is one session."""

@@ -88,7 +88,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     start.add_argument("engine", nargs="?", default=ENGINE, metavar="ENGINE", help="the engine (default: link)")
     start.add_argument("of", nargs="?", metavar="AGENT", help="the same as --agent")
     start.add_argument(
-        "--others", action="store_true", help="others write to the agent too: each call names its conversation"
+        "--others",
+        action=argparse.BooleanOptionalAction,
+        help="others write to the agent too: each call names its conversation (default: as it was)",
     )
     start.set_defaults(run=_start)
     stop = commands.add_parser("stop", parents=[one], help="serve it no more until it is started again")
