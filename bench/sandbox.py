@@ -22,6 +22,25 @@ GOAL_RUN_MS: Final = 80
 GOAL_CALL_MS: Final = 0.2
 GOAL_PRIVATE_MIB: Final = 7
 LARGE_TOKENS: Final = 6_000
+ANSWERS: Final = {"small": 10, "large": 24_000}  # characters of what the tool below answers, twice
+# A tool that answers at once what is asked of it by its name, so that only the way there is measured.
+ECHO: Final = """\
+import json, os
+sizes = {sizes!r}
+texts = {{name: "a line of words\\n" * (size // 16) for name, size in sizes.items()}}
+held = b""
+while part := os.read(0, 65536):
+    *lines, held = (held + part).split(b"\\n")
+    for line in lines:
+        asked = json.loads(line)
+        if "id" not in asked:
+            continue
+        text = texts.get(asked["params"].get("name"), "")
+        result = {{"content": [{{"type": "text", "text": text}}], "structuredContent": {{"text": text}}}}
+        data = json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": result}}).encode() + b"\\n"
+        while data:
+            data = data[os.write(1, data) :]
+"""
 LNK: Final = str(Path(sys.executable).parent / "lnk")
 
 
@@ -39,7 +58,7 @@ def main() -> None:
         figures = {
             "files": asked.files,
             "starts": _starts(agent, state, ways, asked.runs),
-            "proxy": _proxy(agent, state, asked.calls),
+            "proxy": _tool(state, asked.calls) | _proxy(agent, state, asked.calls),
         }
     report.show("sandbox", on, figures)
 
@@ -128,8 +147,19 @@ def _answered(command: Sequence[str], environment: dict[str, str], fds: Sequence
         return time.perf_counter() - began
 
 
+def _tool(state: Path, calls: int) -> dict[str, Any]:
+    """What the proxy adds to a call of a tool that answers at once."""
+    script = state / "echo.py"
+    script.write_text(ECHO.format(sizes=ANSWERS), "utf-8")
+    argv, environment = [sys.executable, "-S", str(script)], _environment(state)
+    allow = [word for name in ANSWERS for word in ("--allow", name)]
+    subprocess.run([LNK, "sandbox", "tool", "add", "echo", *allow, "--", *argv], env=environment, check=True, stdout=2)
+    with Session(argv) as bare, Session([LNK, "agent", "tool", "run", "echo"], env=environment) as through:
+        return {f"tool_{name}": _added(bare, through, [(name, {})] * calls) for name in ANSWERS}
+
+
 def _proxy(agent: Agent, state: Path, calls: int) -> dict[str, Any]:
-    """What the proxy adds to a call, by turns with the same engine without it; and private memory."""
+    """The same of the engine, by turns with another one without it, each with caches of its own; and private memory."""
     name = f"memory-{agent.id}"
     launched = _launched(agent, state, next(way for way in tried(os.environ) if way.works))
     with (
