@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Person
 from ends.faults import needs_root, skip_loudly, soon
-from ends.test_proxy import ECHO, LINUX, TOOL, call, log_of, person, processes_of
+from ends.test_proxy import ECHO, LINUX, TOOL, call, held_up, log_of, person, processes_of
 from lnk.agent import bridge
 from lnk.agent.bridge import ELSEWHERE, address, running, start, stop
 from lnk.agent.listener import READY, SESSIONS_MAX, listener_command
@@ -69,6 +69,27 @@ def asked(stream: socket.socket, data: bytes) -> dict:
     stream.sendall(data)
     with stream.makefile("rb") as file:
         return json.loads(file.readline())
+
+
+@pytest.mark.requirement("NAME-2", "NAME-3")
+def test_a_tool_that_a_person_adds_is_there_at_its_address_until_it_is_removed(
+    link: str, person: Person, tmp_path: Path
+):
+    file = tmp_path / "files-tool.py"
+    file.write_text(TOOL + ECHO)
+    add = ["sandbox", "tool", "add", "files-tool", "--allow", "search", "--", sys.executable, file]
+    shown = person.shows(*add)
+    at = shown.partition("LNK_TOOL_FILES_TOOL=")[2].strip()
+    with connect(at) as stream:
+        assert asked(stream, call(1, word="first"))["result"]["content"][0]["text"] == '{"word": "first"}'
+        listed = json.loads(person.shows("sandbox", "tool", "list", "--json"))
+        assert [(each["name"], each["listens"], each["address"]) for each in listed] == [("files-tool", True, at)]
+        assert at in person.shows("sandbox", "tool", "show", "files-tool")
+        again = json.loads(person.shows(*add[:4], "--json", "--", sys.executable, file))
+        assert (again["address"], again["allow"]) == (at, [])
+        assert stream.recv(1) == b""  # what ran was the tool as it was
+    person.shows("sandbox", "tool", "remove", "files-tool")
+    assert not os.path.exists(at.removeprefix("unix:"))
 
 
 @pytest.mark.requirement("NAME-2", "NAME-3", "CONTRACT-12")
@@ -180,7 +201,7 @@ def test_a_listener_that_is_just_starting_is_found_and_ended(link: str, person: 
     define(link, tmp_path)
     folder = open_folder(link, "notes")
     lock = open_lock(folder)
-    argv = [sys.executable, "-c", HELD_UP, link, "notes", str(tmp_path / "socket")]
+    argv = [sys.executable, "-c", held_up("listener"), link, "notes", str(tmp_path / "socket")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert soon(lambda: listener(lock) == process.pid)
@@ -190,16 +211,6 @@ def test_a_listener_that_is_just_starting_is_found_and_ended(link: str, person: 
             process.kill()
     os.close(lock)
     os.close(folder)
-
-
-# The program as it is, which reads what the tool runs only once its input ends.
-HELD_UP = """
-import os, sys
-from lnk.agent import listener
-read = listener.read_definition
-listener.read_definition = lambda *given: [os.read(0, 1), read(*given)][1]
-sys.exit(listener.main(sys.argv[1:]))
-"""
 
 
 @LINUX

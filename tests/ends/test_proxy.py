@@ -463,7 +463,7 @@ def test_a_session_that_is_just_starting_is_found_and_ended(person: Person, tmp_
     Tools(link).add(Tool(name="notes", argv=[sys.executable]))
     folder = os.open(person.link / "Agents/.tools/notes", os.O_RDONLY)
     lock = open_lock(folder)
-    argv = [sys.executable, "-c", HELD_UP, link, "notes"]
+    argv = [sys.executable, "-c", held_up("proxy"), link, "notes"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert soon(lambda: sessions(lock) == [process.pid])
@@ -475,14 +475,12 @@ def test_a_session_that_is_just_starting_is_found_and_ended(person: Person, tmp_
     os.close(folder)
 
 
-# The program as it is, which reads what the tool runs only once its input ends.
-HELD_UP = """
-import os, sys
-from lnk.agent import proxy
-read = proxy.read_definition
-proxy.read_definition = lambda *given: [os.read(0, 1), read(*given)][1]
-sys.exit(proxy.main(sys.argv[1:]))
-"""
+def held_up(module: str) -> str:
+    """The program of that module as it is, but that it reads what the tool runs only once its input ends."""
+    return (
+        f"import os, sys\nfrom lnk.agent import {module} as it\nread = it.read_definition\n"
+        "it.read_definition = lambda *given: [os.read(0, 1), read(*given)][1]\nsys.exit(it.main(sys.argv[1:]))\n"
+    )
 
 
 def test_a_definition_that_is_no_file_of_the_owners_is_refused_at_once(opened: Open, person: Person):

@@ -4,6 +4,7 @@ Any engine that keeps the contract will do; what it serves Link does not know.
 """
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -26,7 +27,7 @@ from lnk.folder import make_folder_beneath
 from lnk.lines import Lines
 from lnk.sandbox.launch import Launch, become, launch
 from lnk.sandbox.policy import Policy
-from lnk.sandbox.programs import needs
+from lnk.sandbox.programs import Needs, needs
 from lnk.sandbox.ways import Tried
 
 ENGINE: Final = "link"
@@ -94,6 +95,11 @@ class Engine:
         self._how = how
         self._state = agent.state(name)
         make_folder_beneath(agent.folder, os.path.relpath(self._state, agent.folder))
+
+    @functools.cached_property
+    def _needed(self) -> Needs:
+        """What its program reads, looked up once for all of its commands."""
+        return needs(self.program, self._environment)
 
     def install(self, tell: Callable[[str], None]) -> None:
         """Has it install what it needs, or leave it: with the network, its state to write, and nobody to ask.
@@ -178,7 +184,7 @@ class Engine:
 
     def _its_own(self, policy: Policy, variables: Mapping[str, str]) -> Policy:
         """The same with the engine's own program, and its whole environment."""
-        needed = needs(self.program, self._environment)
+        needed = self._needed
         told = {key: value for key, value in self._environment.items() if key in _TOLD or key.startswith("LC_")}
         path = f"{os.path.dirname(self.program)}:/usr/local/bin:/usr/bin:/bin"
         return replace(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from lnk.contract.thread import THREAD, THREAD_META
 from lnk.errors import Full, Refused
 from lnk.lines import LINE_BYTES_MAX, TooLong
 from lnk.mcp.protocol import (
@@ -25,7 +26,6 @@ from lnk.mcp.protocol import (
     valid_id,
 )
 
-THREAD: Final = "link.local/thread"
 UNKNOWN: Final = "?"  # stands in the log for a name that could be text
 HELD_MAX: Final = 8  # calls of a session that wait for the owner; nobody reads more
 HELD_BYTES_MAX: Final = 2 << 20  # and what they hold of memory
@@ -58,7 +58,6 @@ _BEGINNING = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?(0|[1-9]\d{0,14}|"[A-Za
 _ENDS: Final = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
 _PLAIN_CALL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 _PLAIN_ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
-_PLAIN_THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=:-]{0,119}")
 
 _ALONE: Final = "It needs the owner's yes, and cannot have it within a batch; send it alone."
 _BESIDE: Final = "The batch was not passed on because of another message in it; send this one again."
@@ -518,8 +517,8 @@ def _refusal(request: _Request, text: str) -> ToClient:
 
 def _thread(meta: Mapping[str, Any]) -> str:
     """The conversation's name; empty where the call names none."""
-    name = meta.get(THREAD, "")
-    return name if name == "" or (isinstance(name, str) and _PLAIN_THREAD.fullmatch(name)) else UNKNOWN
+    name = meta.get(THREAD_META, "")
+    return name if name == "" or (isinstance(name, str) and THREAD.fullmatch(name)) else UNKNOWN
 
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -310,23 +310,22 @@ def _start(asked: argparse.Namespace) -> int:
 
 def _stop(asked: argparse.Namespace) -> int:
     its = _memory(asked)
-    ended = its.stop()
-    if asked.json:
-        say_json({"agent": its.agent.name, "tool": its.name, "ended": ended})
-        return 0
-    say(f"The memory of {its.agent.name} is served no more; {counted(ended, 'session')} ended.")
-    say(as_typed("`lnk agent memory start` serves it again."))
-    return 0
+    again = as_typed("`lnk agent memory start` serves it again.")
+    return _say_ended(asked, its, its.stop(), f"The memory of {its.agent.name} is served no more", again)
 
 
 def _remove(asked: argparse.Namespace) -> int:
     its = _memory(asked)
-    ended = its.remove()
+    stays = "Its documents, conversations and notes stay."
+    return _say_ended(asked, its, its.remove(), f"Removed the memory of {its.agent.name} and its index", stays)
+
+
+def _say_ended(asked: argparse.Namespace, its: memory.Memory, ended: int, what: str, then: str) -> int:
     if asked.json:
         say_json({"agent": its.agent.name, "tool": its.name, "ended": ended})
         return 0
-    say(f"Removed the memory of {its.agent.name} and its index; {counted(ended, 'session')} ended.")
-    say("Its documents, conversations and notes stay.")
+    say(f"{what}; {counted(ended, 'session')} ended.")
+    say(then)
     return 0
 
 

@@ -10,13 +10,13 @@ import msgspec
 
 from lnk.agent import asks, bridge, proxy
 from lnk.agent.asks import Waiting
+from lnk.agent.gate import ALLOW, DENY
 from lnk.agent.tools import Tool, Tools, find_program, variable
 from lnk.cli.output import as_typed, counted, faint, plain, say, say_json, say_styled, say_table, strong, tell, write
 from lnk.errors import Conflict, Invalid, LinkError, Missing
 
 LOG_LINES: Final = 50
 LOG_LINES_MAX: Final = 100_000  # more than the two files hold
-ALLOW, DENY = "allow", "deny"
 _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
@@ -72,13 +72,17 @@ def _one(verbs: Any, common: argparse.ArgumentParser, name: str, about: str) -> 
 
 
 def _add(asked: argparse.Namespace) -> int:
+    tools = Tools(asked.link_home)
     tool = Tool(name=asked.name, argv=find_program(asked.argv, asked.environment), allow=asked.allow)
-    tool = Tools(asked.link_home).add(tool)
+    tool = tools.add(tool)
+    bridge.stop(asked.link_home, tool.name)  # what runs is the tool as it was
+    address = bridge.start(asked.link_home, tool.name, asked.environment)
     if asked.json:
         say_json(_shown(tool, asked.link_home))
         return 0
     say(f"Defined the tool {tool.name}, which runs {_typed(tool)}.")
-    say(f"{_allowed(tool)} Agents find it at ${variable(tool.name)}.")
+    say(_allowed(tool))
+    say(f"{variable(tool.name)}={address}")
     return 0
 
 

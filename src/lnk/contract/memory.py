@@ -11,10 +11,9 @@ from msgspec.structs import asdict
 
 from lnk.contract.shape import Value, parse, schema
 from lnk.contract.spec import Spec, check_model
+from lnk.contract.thread import THREAD, THREAD_CHARS_MAX, THREAD_META
 from lnk.errors import Invalid, Refused
 
-THREAD_META: Final = "link.local/thread"
-THREAD_CHARS_MAX: Final = 120
 READ_CALLS: Final = ("search", "read", "list", "links")
 NOTES_CALL: Final = "remember"
 # Of what `command` prints. An engine says more only by mistake, or to find out what its reader does with it.
@@ -23,7 +22,6 @@ WORDS_MAX: Final = 256  # of argv
 ALLOWED_MAX: Final = 64
 PROGRAMS_MAX: Final = 16
 
-_THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=:-]{0,119}")
 _CALL = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # as MCP names a tool
 _PLUGIN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _NAMED = re.compile(r"link:[A-Za-z0-9._+@=:-]+")
@@ -105,7 +103,7 @@ def parse_threads(text: str) -> frozenset[str]:
         return frozenset()
     threads = parse(text, list[str], "the list of the owner's threads ($LNK_MEMORY_THREADS)")
     for thread in threads:
-        if not _THREAD.fullmatch(thread):
+        if not THREAD.fullmatch(thread):
             raise Invalid(f"The owner's threads list {thread[:THREAD_CHARS_MAX]!r}, which is not a thread's name.")
     return frozenset(threads)
 
@@ -113,7 +111,7 @@ def parse_threads(text: str) -> frozenset[str]:
 def thread_of(meta: dict[str, Any]) -> str:
     """The conversation that a call names in its `_meta`. Raises Refused where it names none, or no thread's name."""
     thread = meta.get(THREAD_META)
-    if not isinstance(thread, str) or not _THREAD.fullmatch(thread):
+    if not isinstance(thread, str) or not THREAD.fullmatch(thread):
         raise Refused(
             f'This call does not say which conversation it is of: set _meta["{THREAD_META}"] to the thread\'s name.'
         )
