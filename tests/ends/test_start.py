@@ -72,6 +72,13 @@ class Owner(Person):
         """A session at an address, by our own client."""
         return Program([sys.executable, "-c", REACH, address], env=self.environment)
 
+    @contextlib.contextmanager
+    def session(self, started: dict[str, Any]) -> Iterator[Program]:
+        """A session with the memory that was started, open."""
+        with self.at(started["environment"]["LNK_MEMORY"]) as program:
+            program.open()
+            yield program
+
     def attempts(self, program: Program, *each: tuple[str, str]) -> list[Any]:
         """What the toy could do, and by which error not."""
         return json.loads(program.call("try", {"all": [list(one) for one in each]}).text)
@@ -193,8 +200,7 @@ def test_each_agent_has_a_tool_and_an_address_of_its_own(owner, main):
     mine, others = owner.start("link"), owner.start("link", "other")
     assert len({mine["tool"], others["tool"], *mine["environment"].values(), *others["environment"].values()}) == 4
     for started, word, found in ((mine, "quark", 0), (mine, "lease", 1), (others, "quark", 1), (others, "lease", 0)):
-        with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-            program.open()
+        with owner.session(started) as program:
             assert len(program.call("search", {"query": word}).structured["results"]) == found
 
 
@@ -217,8 +223,7 @@ def test_a_stopped_memory_is_reached_no_more_until_it_is_started(owner, main):
 
 def test_a_removed_memory_leaves_what_is_the_owners(owner, main):
     started = owner.start()
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         program.call("remember", {"note": "It stays"})
     assert (owner.own() / "memory/link/index.sqlite").exists()
     owner.shows("agent", "memory", "remove")
@@ -236,8 +241,7 @@ def test_a_removed_memory_leaves_what_is_the_owners(owner, main):
 def test_an_engine_that_keeps_only_the_contract_is_served_with_its_own_tools(owner, main):
     engines.toy(owner.programs)
     started = owner.start("toy", "main")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert [tool["name"] for tool in program.tools()] == ["try", "forget-all"]
         assert owner.attempts(program, ("env", "LNK_MEMORY_MODEL")) == [""]
         with answering(owner, "deny"):
@@ -317,8 +321,7 @@ def test_an_engine_reads_and_writes_what_the_contract_gives_it_and_nothing_else(
     owner.write("Link/Agents/main/Agent/instructions/instruction.md", "private")
     owner.write("person/.ssh/id", "key")
     started = owner.start("toy")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert owner.attempts(
             program,
             ("read", f"{home}/memory/lease.md"),
@@ -349,8 +352,7 @@ def test_an_engine_reads_and_writes_what_the_contract_gives_it_and_nothing_else(
         assert owner.attempts(program, ("env", "HOME"), ("env", "LNK_HOME")) == [f"{own}/memory/toy", None]
     owner.write(SANDBOX, '[files]\ninstructions = "read"\n')
     started = owner.start("toy")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         (own / "memory/notes.md").write_text("- as it was\n")
         owner.attempts(program, ("write", f"{own}/memory/notes.md"))
         assert (own / "memory/notes.md").read_text() == "- as it was\n"
@@ -363,8 +365,7 @@ def test_only_an_engine_that_reaches_models_has_the_network(owner, main):
         for more, said in (({}, "PermissionError"), ({"models": True}, "hello")):
             engines.toy(owner.programs, **more)
             started = owner.start("toy")
-            with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-                program.open()
+            with owner.session(started) as program:
                 (tried,) = owner.attempts(program, ("connect", str(port)))
                 assert tried == said or (said != "hello" and tried == "OSError"), more
 
@@ -375,8 +376,7 @@ def test_the_programs_that_an_engine_names_are_there_where_they_are_installed(ow
     engines.saying(owner.programs, "echo helped", name="helper")
     engines.saying(owner.programs, "echo private", name="other")
     started = owner.start("toy")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert owner.attempts(
             program,
             ("run", f"{owner.programs}/lnk-helper"),
@@ -392,15 +392,13 @@ def test_the_driver_that_keeps_conversations_is_there_and_told_whose_they_are(ow
     driver = owner.programs / "lnk-toy-store"
     engines.saying(owner.programs, 'echo "kept for $LNK_AGENT"', name="toy-store")
     started = owner.start("toy")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert owner.attempts(program, ("read", str(driver)), *variables) == ["FileNotFoundError", None, None, None]
     agent = owner.own() / "agent.toml"
     agent.write_text(agent.read_text() + 'store = "toy"\n')
     told = json.loads(owner.shows("agent", "show", "main", "--json"))
     started = owner.start("toy")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         answer = owner.attempts(program, ("run", str(driver)), *variables)
         assert answer == ["kept for main\n", "main", told["id"], told["owner"]]
 
@@ -446,6 +444,7 @@ def test_an_engine_that_breaks_a_rule_of_the_contract_is_refused_and_defines_not
     [
         ("echo 'lnk-toy: The spec is no good; mend it.' >&2; exit 10", INVALID, "The spec is no good; mend it."),
         ("exit 16", CORRUPT, "status 16"),
+        ("printf 'lnk-toy: Not to the end.' >&2; exit 10", INVALID, "Not to the end."),
         ("exit 3", UNAVAILABLE, "status 3"),
         ("kill -9 $$", UNAVAILABLE, "status"),
     ],
@@ -482,8 +481,8 @@ def test_a_session_gets_no_more_than_the_engine_asked_for_at_the_start(owner, ma
     told = owner.refused_at(started)
     assert named in told and "lnk agent memory start toy" in told
     assert "the engine changed" in owner.start("toy")["defined"]
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
+        assert program.tools()
 
 
 def test_what_an_engine_leaves_in_its_state_is_not_run_in_the_next_session(owner, main):
@@ -513,8 +512,7 @@ def test_what_a_client_left_open_does_not_reach_the_engine(owner, main):
 def test_sessions_and_the_listener_of_before_end_where_the_tool_is_defined_anew(owner, main):
     engines.toy(owner.programs)
     started = owner.start("toy")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert owner.start("toy")["ended"] == 0
         assert owner.attempts(program, ("env", "LNK_MEMORY_MODEL")) == [""]
         owner.write(SANDBOX, '[files]\ninstructions = "read"\n')
@@ -526,8 +524,7 @@ def test_sessions_and_the_listener_of_before_end_where_the_tool_is_defined_anew(
 @pytest.mark.requirement("NOTES-8", "NOTES-9")
 def test_where_others_write_to_the_agent_every_call_names_its_conversation(owner, main):
     started = owner.start("--others")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert "conversation" in program.call("search", {"query": "lease"}).text
         thread = {"link.local/thread": "telegram-8812"}
         assert program.call("search", {"query": "lease"}, meta=thread).structured["results"]
@@ -535,12 +532,10 @@ def test_where_others_write_to_the_agent_every_call_names_its_conversation(owner
         assert not program.call("remember", {"note": "x"}, meta={"link.local/thread": "link:main"}).failed
     owner.shows("agent", "memory", "setup", "cursor")  # and nothing but the owner's word takes that away
     assert owner.start()["defined"] == []
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert "conversation" in program.call("search", {"query": "lease"}).text
     assert owner.start("--no-others")["defined"]
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert program.call("search", {"query": "lease"}).structured["results"]
 
 
@@ -583,8 +578,7 @@ def test_a_lost_socket_is_noticed_and_made_again(owner, main):
 def test_a_tool_serves_its_own_agent_however_that_is_called_by_now(owner, main):
     started = owner.start()
     main.rename(main.parent / "renamed")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert program.call("search", {"query": "lease"}).structured["results"]
     shutil.rmtree(main.parent / "renamed")
     assert started["tool"].removeprefix("memory-") in owner.refused_at(started)
@@ -689,8 +683,7 @@ def test_a_damaged_definition_does_not_keep_a_memory_from_being_removed(owner, m
 def test_uninstall_stops_everything_and_takes_the_agents_with_it_when_told(owner, main):
     started = owner.start()
     owner.shows("agent", "memory", "setup", "cursor")
-    with owner.at(started["environment"]["LNK_MEMORY"]) as program:
-        program.open()
+    with owner.session(started) as program:
         assert "1 session ended" in owner.shows("uninstall")
         with pytest.raises(Exception, match="ended"):
             program.tools()

@@ -25,6 +25,7 @@ STOP_S: Final = 8.0  # a session ends its tool first, for which it takes a secon
 KILL_S: Final = 2.0
 SESSIONS_STOPPED_MAX: Final = 1000  # sessions that one stop ends: clients that start them again are not raced for ever
 _ASK_S: Final = 0.02
+_SAID_BYTES_MAX: Final = 1 << 12  # one sentence
 _PATH_BYTES_MAX: Final = 107 - len(".new")  # what a socket's address holds, and its name while it is made
 
 
@@ -102,7 +103,7 @@ def _start(link_home: str, name: str, path: str, environment: Mapping[str, str])
         raise from_os(error, f"start the listener of the tool {name}") from None
     assert process.stdout
     with process.stdout as said:
-        word = said.read(1 << 12)
+        word = said.read(_SAID_BYTES_MAX)
     if word == READY:
         return ""
     process.wait()

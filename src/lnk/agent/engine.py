@@ -262,9 +262,10 @@ class Engine:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """The command and all that it started that is in its session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """The command, where it has not ended, and all that it started that is in its session."""
+    if process.returncode is None:  # else its number may be another's by now
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Heard:
@@ -302,6 +303,7 @@ class _Heard:
                     poll.unregister(fd)
                     del self._ends[fd]
         if not self._ends:
+            self._say(b"\n")  # a last line that it did not end
             self._process.wait(None if until == math.inf else max(0.0, until - time.monotonic()))
 
     def end(self) -> None:

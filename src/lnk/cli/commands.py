@@ -63,7 +63,7 @@ def _sandbox(parser: argparse.ArgumentParser, common: argparse.ArgumentParser, v
 
     verbs = parser.add_subparsers(metavar="COMMAND", required=True, dest="verb")
     sandbox.add(verbs, common)
-    if verb == "run":
+    if verb == "run":  # what starts a program loads nothing for tools and probes
         return
     from lnk.cli import check, tools
 
