@@ -29,9 +29,13 @@ def tools(person: Person) -> Tools:
     return Tools(str(person.link))
 
 
+def listed(tools: Tools) -> list[Tool]:
+    return [tools.get(name) for name in tools.names()]
+
+
 def test_a_tool_is_what_was_defined_for_its_owner_alone(tools: Tools):
     tool = tools.add(Tool(name="notes", argv=RUNS, allow=["search"], title="mine", made_of={"engine": "1"}))
-    assert tools.get("notes") == tool and tools.listed() == [tool]
+    assert tools.get("notes") == tool and listed(tools) == [tool]
     assert tool.made.endswith("Z")
     folder = Path(tools.folder("notes"))
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -42,13 +46,13 @@ def test_a_tool_is_what_was_defined_for_its_owner_alone(tools: Tools):
 def test_a_definition_replaces_the_one_before(tools: Tools):
     tools.add(Tool(name="notes", argv=RUNS))
     later = tools.add(Tool(name="notes", argv=[*RUNS, "x"], stopped=True))
-    assert tools.listed() == [later]
+    assert listed(tools) == [later]
 
 
 def test_a_tool_that_was_removed_leaves_nothing(tools: Tools):
     tools.add(Tool(name="notes", argv=RUNS))
     tools.remove("notes")
-    assert tools.listed() == [] and left_in(Path(tools.root)) == set()
+    assert listed(tools) == [] and left_in(Path(tools.root)) == set()
     for gone in (tools.get, tools.remove):
         with pytest.raises(Missing):
             gone("notes")

@@ -106,10 +106,6 @@ class Tools:
             raise Corrupt(f"The definition of the tool {name} is that of {tool.name[:64]!r}; define it again.")
         return tool
 
-    def listed(self) -> list[Tool]:
-        """Every tool, by name. Raises Corrupt where a definition cannot be understood."""
-        return [self.get(name) for name in self.names()]
-
     def remove(self, name: str, end: Callable[[], int] = lambda: 0) -> int:
         """The tool is no more, nor what was logged of it; its sessions are ended by `end`, whose number it gives.
 
