@@ -150,7 +150,7 @@ def test_a_program_is_named_by_its_links_and_without(tmp_path: Path) -> None:
     ("policy", "network"),
     [
         (Policy(), []),
-        (Policy(port=4321), [["allow", "network-outbound", ["remote", "ip", "localhost:4321"]]]),
+        (Policy(ports=(4321,)), [["allow", "network-outbound", ["remote", "ip", "localhost:4321"]]]),
         (
             Policy(sockets=("/Users/ada/s",)),
             [

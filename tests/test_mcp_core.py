@@ -16,7 +16,7 @@ from conftest import ENGINE, Place
 from lnk.lines import TOO_LONG, Lines, clean, format_line
 from lnk.mcp.client import Client
 from lnk.mcp.protocol import CAPABILITIES_META, CLIENT_META, HANDSHAKE, MODERN, SERVER_META, SUPPORTED, VERSION_META
-from lnk.mcp.server import Action, Call, Cancelled, Reply, Service, Session, Tool
+from lnk.mcp.server import Action, Call, Cancelled, Describe, Reply, Service, Session, Tool
 from lnk.memory.engine import Engine, Settings
 from lnk.service.session import Work, describe
 
@@ -35,9 +35,19 @@ def tool(name: str) -> Tool:
     )
 
 
+class Toy(Session):
+    """A session that says of itself what `words` gives."""
+
+    words = staticmethod(lambda: "Hi.")
+
+    def receive(self, line: bytes) -> list[Action]:
+        actions = super().receive(line)
+        return [self.described(each, self.words()) if isinstance(each, Describe) else each for each in actions]
+
+
 def toy(*names: str) -> Session:
     """A session that offers tools of these names and makes none of them."""
-    return Session(Service(**INFO, tools=[tool(name) for name in names or ("one", "two")], instructions=lambda: "Hi."))
+    return Toy(Service(**INFO, tools=[tool(name) for name in names or ("one", "two")]))
 
 
 def request(method: str, params: dict[str, Any] | None = None, *, number: Any = 1) -> bytes:
@@ -196,7 +206,8 @@ def test_a_second_handshake_is_answered_and_keeps_the_calls_that_wait():
 
 def test_instructions_are_asked_each_time():
     texts = iter(["first", "second", "third"])
-    session = Session(Service(**INFO, tools=[], instructions=lambda: next(texts)))
+    session = Toy(Service(**INFO, tools=[]))
+    session.words = lambda: next(texts)
     found = [
         answer(session, request("initialize"))["result"]["instructions"],
         answer(session, modern("server/discover"))["result"]["instructions"],

@@ -101,9 +101,9 @@ def test_a_link_is_made_where_the_folder_that_holds_it_is_not_there_already() ->
         Policy(folder="here"),
         Policy(environment={"A=B": "c"}),
         Policy(environment={"A": "b\0c"}),
-        Policy(port=0),
-        Policy(port=1 << 16),
-        Policy(port=80, network=True),
+        Policy(ports=(0,)),
+        Policy(ports=(1 << 16,)),
+        Policy(ports=(80,), network=True),
     ],
 )
 def test_what_is_no_path_variable_or_port_is_refused(policy: Policy) -> None:

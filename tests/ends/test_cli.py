@@ -892,6 +892,8 @@ FLAGS = {
     "agent memory status": "--check --agent --no-sandbox --json",
     "agent memory reindex": "--agent --no-sandbox --json",
     "agent memory serve": "--agent --no-sandbox",
+    "agent memory connect": "DIR ID",
+    "agent memory service": "DIR --log --json",
     "sandbox run": "--read --write --hide --socket --network --env --explain --no-sandbox --json",
     "sandbox check": "--way --json",
     "sandbox tool add": "NAME --allow --json",

@@ -76,7 +76,7 @@ def start(policy: Policy, argv: list[str], how: Tried, *, opening: int | None = 
         hidden=policy.hidden + needed.hidden,
         environment={**needed.environment, **policy.environment},
     )
-    with launch(policy, argv, how, opening=opening) as started:
+    with launch(policy, argv, how, openings=() if opening is None else (opening,)) as started:
         return subprocess.Popen(started.argv, env=started.environment, pass_fds=started.fds, **more)
 
 
@@ -148,7 +148,7 @@ def test_landlock_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
     for wrong in (
         Policy(writes=(str(tmp_path),), reads=(f"{tmp_path}/in",)),
         Policy(writes=(str(tmp_path),), hidden=(f"{tmp_path}/in",)),
-        Policy(port=8080),
+        Policy(ports=(8080,)),
         Policy(sockets=(str(tmp_path / "in"),)),
     ):
         before = len(os.listdir("/dev/fd"))
@@ -259,7 +259,7 @@ reached.send(b"hello")
 print(json.dumps([reached.recv(9).decode(), tried(_socket.socket(2, 1).connect, ("127.0.0.1", {port ^ 1})),
     tried(_socket.socket, 2, 2), tried(_socket.socket, 1, 1), sorted(os.listdir("/proc/self/fd"))]))"""
         argv = [PYTHON, "-I", "-S", "-c", code]
-        process = start(Policy(port=port), argv, name_spaces, opening=theirs.fileno(), stdout=-1, text=True)
+        process = start(Policy(ports=(port,)), argv, name_spaces, opening=theirs.fileno(), stdout=-1, text=True)
         theirs.close()
         said, fds, _, _ = socket.recv_fds(ours, 8, 4)
         assert (said, len(fds)) == (b"L", 1)
@@ -279,7 +279,7 @@ print(json.dumps([reached.recv(9).decode(), tried(_socket.socket(2, 1).connect, 
 def test_nobody_at_the_other_end_of_an_opening_is_no_error(name_spaces: Tried) -> None:
     ours, theirs = socket.socketpair()
     ours.close()
-    process = start(Policy(port=4000), ["/bin/sh", "-c", "exit 3"], name_spaces, opening=theirs.fileno())
+    process = start(Policy(ports=(4000,)), ["/bin/sh", "-c", "exit 3"], name_spaces, opening=theirs.fileno())
     theirs.close()
     assert process.wait(WAIT_S) == 3
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import Person
+from lnk.agent import run
 from lnk.mcp.client import Program
 
 INVALID, MISSING, CONFLICT, FULL, CORRUPT = 10, 12, 13, 14, 16
@@ -168,7 +169,7 @@ def test_another_agent_stands_beside_main_under_its_own_name(person):
     assert list(servers) == ["link-memory", "link-memory-vault"]
     tools = [entry["args"][-4:] for entry in servers.values()]
     ids = [json.loads(person.shows("agent", "show", name, "--json"))["id"] for name in ("main", "vault")]
-    assert tools == [["agent", "tool", "run", f"memory-{each}"] for each in ids]
+    assert tools == [["-I", "-S", run.__file__, f"memory-{each}"] for each in ids]
     person.setup("cursor", "--agent", "vault", "--remove")
     assert person.servers("cursor") == {"link-memory": servers["link-memory"]}
 

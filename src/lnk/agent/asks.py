@@ -343,3 +343,47 @@ class Terminal:
         with contextlib.suppress(OSError):
             sys.stderr.write(text)
             sys.stderr.flush()
+
+
+class Owner:
+    """The owner as a session asks them: by a file that any terminal can answer, and at the session's own."""
+
+    def __init__(self, folder: int, tool: str) -> None:
+        """`folder`: the tool's, open. Raises OSError where nobody can be asked."""
+        self._asks = Asks(folder, tool)
+        self._terminal = Terminal()
+
+    @property
+    def fd(self) -> int:
+        """As the terminal's."""
+        return self._terminal.fd
+
+    def waits(self) -> bool:
+        """Whether an answer of theirs is to be looked for."""
+        return len(self._asks) > 0
+
+    def numbers(self) -> list[int]:
+        """Those asks that are not over."""
+        return self._asks.numbers()
+
+    def put(self, ask: Ask, now: float) -> Waiting | None:
+        """They are asked from now on; where that is at no terminal, what somebody has to tell them. Raises OSError."""
+        waiting = self._asks.put(ask, now)
+        return None if self._terminal.put(ask.number, waiting) else waiting
+
+    def said(self, typed: bool, now: float) -> list[tuple[int, str]]:
+        """What has come of asking, by the ask's number. `typed`: there is a line to read at the terminal."""
+        found = []
+        if typed:
+            number, verdict = self._terminal.read()
+            found.append((number, self._asks.withdraw(number) or verdict))
+        return found + self._asks.look(now)
+
+    def withdraw(self, number: int) -> None:
+        """They need not answer any more."""
+        self._asks.withdraw(number)
+        self._terminal.withdraw(number)
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
+        self._asks.close()

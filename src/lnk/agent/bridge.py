@@ -71,14 +71,14 @@ def stop(link_home: str, name: str) -> int:
     try:
         with _folder(link_home, name) as folder, _lock(folder) as lock:
             ended = set(sessions(lock))
-            _end(lambda: _all(listener(lock)))
+            end(lambda: _all(listener(lock)))
             for _ in range(SESSIONS_STOPPED_MAX):
                 found = sessions(lock)
                 if not found:
                     break
                 ended.update(found)
                 number = found[0]
-                _end(lambda number=number: [number] if number in sessions(lock) else [])  # type: ignore[misc]
+                end(lambda number=number: [number] if number in sessions(lock) else [])  # type: ignore[misc]
             return len(ended)
     except Missing:
         return 0
@@ -110,7 +110,7 @@ def _start(link_home: str, name: str, path: str, environment: Mapping[str, str])
     return word.decode("utf-8", "replace").rstrip(".") or "it ended at once"
 
 
-def _end(found: Callable[[], list[int]]) -> None:
+def end(found: Callable[[], list[int]]) -> None:
     """The process that `found` gives ends: asked first, then made to. It is asked again once the process is held."""
     for number, seconds in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
         for pid in found():
@@ -148,7 +148,7 @@ def _all(number: int | None) -> list[int]:
 
 def _end_listener(link_home: str, name: str) -> None:
     with _folder(link_home, name) as folder, _lock(folder) as lock:
-        _end(lambda: _all(listener(lock)))
+        end(lambda: _all(listener(lock)))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ from lnk.agent.folders import MAIN
 from lnk.errors import Conflict, Corrupt, Invalid
 from lnk.folder import Folder, make_folder
 
-PROGRAM: Final = "lnk.cli.program"  # the module that is run
+PROGRAM: Final = "lnk.cli.program"  # the module that earlier releases had run
+RUN: Final = "lnk/agent/run.py"  # the end of the path of the file that is run
 FILE_BYTES_MAX: Final = 32 << 20  # Claude Code keeps its history in the same file
 
 
@@ -129,7 +130,7 @@ def server_entry(which: Client, tool: str, environment: Mapping[str, str]) -> di
 
     Absolute paths, since a client has its own PATH and folder.
     """
-    argv = ["-P", "-m", PROGRAM, "agent", "tool", "run", tool]
+    argv = ["-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "run.py"), tool]
     entry: dict[str, Any] = {"type": "stdio"} if which.typed else {}
     entry |= {"command": os.path.abspath(sys.executable), "args": argv}
     if environment.get("LNK_HOME"):
@@ -170,14 +171,19 @@ def ours(which: Client, environment: Mapping[str, str]) -> list[str]:
     """
     path = place_of(which, environment)
     data = _read(path) or b""
-    if PROGRAM.encode() not in data:
+    if PROGRAM.encode() not in data and os.path.basename(RUN).encode() not in data:
         return []
     try:
         found = _text_and_values(data)[1] if which.toml else _parsed(data)
         servers = found.get(which.key, {}).items()
-        return [name for name, entry in servers if isinstance(entry, dict) and PROGRAM in (entry.get("args") or ())]
+        return [name for name, entry in servers if isinstance(entry, dict) and _has_ours(entry.get("args") or ())]
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _by_hand(path, str(error)) from None
+
+
+def _has_ours(words: Iterable[object]) -> bool:
+    """Whether one of these, of a server's command, names a program of ours."""
+    return any(word == PROGRAM or (isinstance(word, str) and word.endswith(f"/{RUN}")) for word in words)
 
 
 def write(change: Change) -> None:

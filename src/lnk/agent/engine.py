@@ -119,11 +119,15 @@ class Engine:
 
     def launch(self, serve: Serve, *, port: int | None = None, model: str = "", opening: int | None = None) -> Launch:
         """What to execute to serve it. `model`: the address of its model, at `port` of its own loopback (`opening`)."""
-        return launch(self.policy(serve, port=port, model=model), serve.argv, self._how, opening=opening)
+        return launch(self.policy(serve, port=port, model=model), serve.argv, self._how, openings=_all(opening))
 
     def become(self, serve: Serve, *, port: int | None = None, model: str = "", opening: int | None = None) -> NoReturn:
         """This process becomes the engine that serves it."""
-        become(self.policy(serve, port=port, model=model), serve.argv, self._how, opening=opening)
+        become(self.policy(serve, port=port, model=model), serve.argv, self._how, openings=_all(opening))
+
+    def places(self, serve: Serve) -> Policy:
+        """The agent's folders as it serves them, without what its programs are made of."""
+        return self._folders(notes=NOTES in self.told)
 
     def policy(self, serve: Serve, *, port: int | None = None, model: str = "") -> Policy:
         """What it reaches while it serves."""
@@ -131,7 +135,7 @@ class Engine:
             self._places(serve.programs or (), notes=NOTES in self.told),
             # One that finds its model itself reaches the runtimes of this machine, wherever they listen.
             network=bool(serve.models) and serve.model is None,
-            port=port,
+            ports=_all(port),
         )
         return self._its_own(places, {**self._spec(), MODEL: model})
 
@@ -159,8 +163,8 @@ class Engine:
     def _argv(self, command: str) -> list[str]:
         return [self.program, command, self._agent.home, self._state, self._agent.own]
 
-    def _places(self, programs: Sequence[str] = (), *, notes: bool = False) -> Policy:
-        """The agent's folders, as the contract opens them, and those of the plugins' programs that are installed."""
+    def _folders(self, *, notes: bool = False) -> Policy:
+        """The agent's folders, as the contract opens them."""
         reads = [self._agent.home, f"{self._agent.own}/chats", f"{self._agent.own}/skills"]
         if documents := self._agent.documents:
             if os.path.realpath(documents) != documents:
@@ -168,43 +172,27 @@ class Engine:
                     f"{documents} is reached by a link; write the folder itself as `documents` in agent.toml."
                 )
             reads.append(documents)
-        driver = [f"{self._agent.store}-store"] if self._agent.store else []
-        needed = [needs(path, self._environment) for path in map(installed, (*programs, *driver)) if path]
         return Policy(
             reads=tuple(reads),
             writes=(self._state, *([os.path.dirname(self._agent.notes)] if notes else [])),
-            programs=tuple(part for each in needed for part in each.programs),
             # An agent whose documents lie above Link's folder reads no other agent's.
             hidden=(
                 os.path.dirname(self._agent.folder),
                 os.path.realpath(f"{link_home(self._environment)}/Agents"),
-                *(part for each in needed for part in each.hidden),
             ),
         )
 
+    def _places(self, programs: Sequence[str] = (), *, notes: bool = False) -> Policy:
+        """The same with the plugins' programs that are installed."""
+        driver = [f"{self._agent.store}-store"] if self._agent.store else []
+        return with_plugins(self._folders(notes=notes), (*programs, *driver), self._environment)
+
     def _its_own(self, policy: Policy, variables: Mapping[str, str]) -> Policy:
         """The same with the engine's own program, and its whole environment."""
-        needed = self._needed
-        told = {key: value for key, value in self._environment.items() if key in _TOLD or key.startswith("LC_")}
-        path = f"{os.path.dirname(self.program)}:/usr/local/bin:/usr/bin:/bin"
-        return replace(
-            policy,
-            programs=(*needed.programs, *policy.programs),
-            hidden=(*needed.hidden, *policy.hidden),
-            # What an engine leaves in its state, its home, is no part of the next session's program.
-            environment={
-                "PATH": path,
-                "HOME": self._state,
-                "PYTHONNOUSERSITE": "1",
-                **told,
-                **self._named(),
-                **needed.environment,
-                **variables,
-            },
-            folder=self._state,
-        )
+        told = {**self.named(), **variables}
+        return with_engine(policy, self.program, self._needed, self._environment, home=self._state, told=told)
 
-    def _named(self) -> dict[str, str]:
+    def named(self) -> dict[str, str]:
         """What names the agent to the driver that keeps its conversations, where one does."""
         agent = self._agent
         return {"LNK_AGENT": agent.name, "LNK_AGENT_ID": agent.id, "LNK_OWNER": agent.owner} if agent.store else {}
@@ -259,6 +247,43 @@ class Engine:
             )
         heard.end()
         return heard.printed
+
+
+def with_plugins(policy: Policy, plugins: Sequence[str], environment: Mapping[str, str]) -> Policy:
+    """The policy with what the programs of those plugins are made of that are installed."""
+    needed = [needs(path, environment) for path in map(installed, dict.fromkeys(plugins)) if path]
+    return replace(
+        policy,
+        programs=(*policy.programs, *(part for each in needed for part in each.programs)),
+        hidden=(*policy.hidden, *(part for each in needed for part in each.hidden)),
+    )
+
+
+def with_engine(
+    policy: Policy,
+    program: str,
+    needed: Needs,
+    environment: Mapping[str, str],
+    *,
+    home: str,
+    told: Mapping[str, str],
+) -> Policy:
+    """The policy with what the engine's program is made of, and its environment: its `home`, and what it is `told`."""
+    known = {key: value for key, value in environment.items() if key in _TOLD or key.startswith("LC_")}
+    path = f"{os.path.dirname(program)}:/usr/local/bin:/usr/bin:/bin"
+    # What an engine leaves in its home is no part of the next session's program.
+    variables = {"PATH": path, "HOME": home, "PYTHONNOUSERSITE": "1", **known, **needed.environment, **told}
+    return replace(
+        policy,
+        programs=(*needed.programs, *policy.programs),
+        hidden=(*needed.hidden, *policy.hidden),
+        environment=variables,
+        folder=home,
+    )
+
+
+def _all(number: int | None) -> tuple[int, ...]:
+    return () if number is None else (number,)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

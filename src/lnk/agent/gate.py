@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from lnk.contract.thread import THREAD, THREAD_META
-from lnk.errors import Full, Refused
+from lnk.errors import Full, Refused, Unavailable
 from lnk.lines import LINE_BYTES_MAX, TooLong
 from lnk.mcp.protocol import (
     BATCH_MAX,
@@ -31,13 +31,17 @@ HELD_MAX: Final = 8  # calls of a session that wait for the owner; nobody reads 
 HELD_BYTES_MAX: Final = 2 << 20  # and what they hold of memory
 UNANSWERED_MAX: Final = 1024  # requests that the tool has and did not answer
 CANCELLED_MAX: Final = 256  # cancelled requests whose late answers are expected
+KEPT_BYTES_MAX: Final = 1 << 20  # of the lines of requests that may be made again
 ARGUMENTS_MAX: Final = 32  # arguments of a call that the log names; the rest are summed
 
 ALLOW, DENY, EXPIRED, UNASKED = "allow", "deny", "expired", "unasked"  # what comes of asking the owner
 OK, FAILED, ERROR, REFUSED, CANCELLED, UNANSWERED = "ok", "failed", "error", "refused", "cancelled", "unanswered"
+AGAIN: Final = "lnk-again"  # the id of an `initialize` that is made again
 
 CALL: Final = "tools/call"
 _CANCEL: Final = "notifications/cancelled"
+_OPENS: Final = "initialize"
+_OPENED: Final = "notifications/initialized"
 # What a client may ask by the protocol itself, in any of its revisions. Anything else asks the owner.
 _REQUESTS: Final = frozenset(
     "initialize ping server/discover tools/list resources/list resources/templates/list resources/read"
@@ -62,6 +66,9 @@ _PLAIN_ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _ALONE: Final = "It needs the owner's yes, and cannot have it within a batch; send it alone."
 _BESIDE: Final = "The batch was not passed on because of another message in it; send this one again."
 _UNBIDDEN: Final = "Too many calls wait for the owner already; wait for their answers, then call again."
+_LOST: Final = (
+    "The tool ended before it answered this, so it is not known whether it was done; look, then ask again if need be."
+)
 _REASONS: Final = {
     DENY: "The owner refused this call; do not make it again unless they ask for it.",
     EXPIRED: "The owner did not answer in time, so the call was not made; ask them, then call again.",
@@ -122,7 +129,9 @@ Action = ToTool | ToClient | Ask | Withdraw | Record | Check
 class _Request:
     """A request that is not answered yet: the owner has it (`number` is not 0) or the tool."""
 
-    __slots__ = ("arguments", "began", "call", "given", "held", "id", "line", "method", "modern", "number", "thread")
+    __slots__ = (
+        *("again", "arguments", "began", "call", "given", "held", "id", "line", "method", "modern", "number", "thread"),
+    )
 
     def __init__(self, message: Message, now: float) -> None:
         params = message.get("params") or {}
@@ -139,7 +148,8 @@ class _Request:
         self.given: float | None = None
         self.held: float | None = None
         self.number = 0
-        self.line = b""
+        self.line = b""  # as it waits to be given, and, where it may be made again, until it is answered
+        self.again = False
 
     def record(self, outcome: str, now: float) -> list[Action]:
         """Its line for the log, where there is to be one."""
@@ -156,9 +166,14 @@ class _Request:
 class Gate:
     """One session: the lines of both sides go through it, in order. `now` is seconds that only go forward."""
 
-    def __init__(self, allow: Iterable[str]) -> None:
-        """`allow`: the calls that pass without the owner being asked."""
-        self._allow = frozenset(allow)
+    def __init__(self, allow: Iterable[str] | None, repeats: Iterable[str] | None = None) -> None:
+        """`allow`: the calls that pass without the owner being asked; None: all do.
+
+        `repeats`: the calls that may be made again where the tool is lost and there again (`lost`); None: it never is.
+        """
+        self._allow = None if allow is None else frozenset(allow)
+        self._repeats = None if repeats is None else frozenset(repeats)
+        self._opens = self._opened = b""  # how the client opened the session, in the era that is opened
         self._requests: dict[str | int, _Request] = {}
         self._held: dict[int, _Request] = {}
         self._cancelled: dict[str | int, None] = {}
@@ -254,6 +269,34 @@ class Gate:
         self._held.clear()
         return actions
 
+    # -------------------------------------------------------- a tool that is lost, and there again
+
+    def lost(self, now: float) -> list[Action]:
+        """The tool is gone with what it had. What may be made again waits for `again`, once; the rest is answered."""
+        actions: list[Action] = []
+        self._cancelled.clear()
+        for request in [each for each in self._requests.values() if not each.number]:
+            if request.line and not request.again:
+                request.again = True
+                continue
+            del self._requests[request.id]
+            actions += [_refusal(request, _LOST, Unavailable.code), *request.record(UNANSWERED, now)]
+        return actions
+
+    def again(self) -> list[bytes]:
+        """The lines of what waits for a tool that is there again."""
+        return [request.line for request in self._requests.values() if request.again and not request.number]
+
+    def opening(self) -> tuple[bytes, bytes]:
+        """The lines by which the client opened the session, to be said again first; empty where it did not.
+
+        The first is a request with the id AGAIN, whose answer is not the client's; the second tells that it was heard.
+        """
+        if not self._opens or any(request.method == _OPENS for request in self._requests.values()):
+            return b"", b""
+        message = {**json.loads(self._opens), "id": AGAIN}
+        return json.dumps(message).encode() + b"\n", self._opened
+
     # -------------------------------------------------------- from the client
 
     def _judge(self, message: Any, now: float) -> _Request | None:
@@ -268,15 +311,30 @@ class Gate:
         return _Request(message, now)
 
     def _passes(self, message: Message) -> bool:
+        if self._allow is None:
+            return True
         method = message["method"]
         return message["params"]["name"] in self._allow if method == CALL else method in _REQUESTS
 
     def _give(self, request: _Request, now: float) -> list[Action]:
         request.given = now
-        line, request.line = request.line, b""
+        line = request.line
+        if self._repeats is not None and request.method == _OPENS:
+            self._opens, self._opened = line, b""
+        if not self._may_repeat(request):
+            request.line = b""
         self._requests[request.id] = request
         self._cancelled.pop(request.id, None)
         return [ToTool(line)]
+
+    def _may_repeat(self, request: _Request) -> bool:
+        """Whether it only asks, so that to make it again does no harm; and there is room to keep it."""
+        if self._repeats is None or not (
+            request.method in _REQUESTS or (request.method == CALL and request.call in self._repeats)
+        ):
+            return False
+        kept = sum(len(each.line) for each in self._requests.values() if not each.number and each is not request)
+        return kept + len(request.line) <= KEPT_BYTES_MAX
 
     def _hold(self, request: _Request, called: tuple[str, Message]) -> list[Action]:
         held = sum(len(each.line) for each in self._held.values())
@@ -291,7 +349,9 @@ class Gate:
         """A notification, or an answer to what the tool asked."""
         if "method" not in message:
             return [ToTool(line + b"\n")]
-        if message["method"] not in _NOTIFICATIONS:  # nobody could be told what the owner says
+        self._notice_opened([message])
+        if self._allow is not None and message["method"] not in _NOTIFICATIONS:
+            # Nobody could be told what the owner says.
             return _Request({**message, "id": 0}, now).record(REFUSED, now)
         number = (message.get("params") or {}).get("requestId") if message["method"] == _CANCEL else None
         request = self._requests.pop(number, None) if valid_id(number) else None  # type: ignore[arg-type]
@@ -305,6 +365,12 @@ class Gate:
         self._cancelled[request.id] = None
         return [ToTool(line + b"\n"), *request.record(CANCELLED, now)]
 
+    def _notice_opened(self, messages: Iterable[Message]) -> None:
+        """What the client says once a session is open is kept, to be said again."""
+        for message in messages:
+            if self._repeats is not None and message.get("method") == _OPENED:
+                self._opened = json.dumps(message).encode() + b"\n"
+
     def _batch(self, messages: list[Any], line: bytes, now: float) -> list[Action]:
         """All of an array goes on, or none of it does, and each request in it is answered with what to do."""
         requests: list[_Request] = []
@@ -313,12 +379,15 @@ class Gate:
             try:
                 request = self._judge(message, now)
                 self._check_together(message, request, requests)
-                requests += [request] if request else []
+                if request:
+                    request.line = json.dumps(message).encode() + b"\n"
+                    requests.append(request)
             except ProtocolError as error:
                 wrong[place] = error
         if not wrong:
             for request in requests:
                 self._give(request, now)
+            self._notice_opened(messages)
             return [ToTool(line + b"\n")]
         beside = ProtocolError(INVALID_REQUEST, _BESIDE)
         answers = [
@@ -333,7 +402,8 @@ class Gate:
         """Raises ProtocolError for what goes on alone, but not in an array behind the requests `before`."""
         if request is None:
             method = message.get("method")
-            if method is not None and (method == _CANCEL or method not in _NOTIFICATIONS):
+            unknown = self._allow is not None and method not in _NOTIFICATIONS
+            if method is not None and (method == _CANCEL or unknown):
                 raise ProtocolError(Refused.code, _ALONE)
         elif any(request.id == other.id for other in before):
             raise ProtocolError(INVALID_REQUEST, f"The id {request.id!r} is in the batch twice.")
@@ -505,10 +575,10 @@ def _error(number: str | int | None, error: ProtocolError) -> ToClient:
     return ToClient(json.dumps(_answer(number, error)).encode() + b"\n")
 
 
-def _refusal(request: _Request, text: str) -> ToClient:
-    """A refused call is a result that the model reads; anything else that is refused is an error."""
+def _refusal(request: _Request, text: str, code: int = Refused.code) -> ToClient:
+    """A refused call is a result that the model reads; anything else that is refused is an error, of that code."""
     if request.method != CALL:
-        return _error(request.id, ProtocolError(Refused.code, text))
+        return _error(request.id, ProtocolError(code, text))
     result: Message = {"content": [{"type": "text", "text": text}], "isError": True}
     if request.modern:
         result = {"resultType": "complete", **result}

@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
@@ -18,6 +17,7 @@ from lnk.agent.journal import Journal, format_time
 from lnk.agent.proxy import Signals, command, own_streams, small_command
 from lnk.agent.toolfolder import hold_listener, open_folder, open_lock, read_definition
 from lnk.errors import Conflict, Full, LinkError, from_os
+from lnk.sockets import user_of
 
 SESSIONS_MAX: Final = 64  # at once; a process that opens more has lost count of them
 END_S: Final = 5.0  # for its sessions to end, which end their tools first
@@ -27,11 +27,7 @@ READY: Final = b"ready\n"
 ADDRESS_BYTES_MAX: Final = 256
 _BACKLOG: Final = 64
 
-_START: Final = (
-    "import sys; sys.path.append(sys.argv[1]); from lnk.agent.listener import main; sys.exit(main(sys.argv[2:]))"
-)
-_PEER: Final = struct.Struct("3i")  # `struct ucred` of unix(7)
-_PEER_ELSEWHERE: Final = struct.Struct("2I")  # the beginning of `struct xucred` of macOS, asked by LOCAL_PEERCRED
+_START: Final = "from lnk.agent.listener import main; sys.exit(main(sys.argv[2:]))"
 
 
 def listener_command(link_home: str, name: str, path: str) -> list[str]:
@@ -113,7 +109,7 @@ class _Listener:
             return
         with stream:
             stream.setblocking(True)
-            if _user_of(stream) != os.geteuid():
+            if user_of(stream) != os.geteuid():
                 self._say("refused", "another user")
             elif len(self._sessions) >= SESSIONS_MAX:
                 self._say("refused", f"{SESSIONS_MAX} sessions are open")
@@ -175,13 +171,6 @@ def _become(argv: list[str], stream: int, parent: int) -> NoReturn:
         os.execv(argv[0], argv)
     finally:
         os._exit(127)
-
-
-def _user_of(stream: socket.socket) -> int:
-    """The user of the process at the other end."""
-    if hasattr(socket, "SO_PEERCRED"):
-        return int(_PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
-    return int(_PEER_ELSEWHERE.unpack(stream.getsockopt(0, 1, 76)[: _PEER_ELSEWHERE.size])[1])
 
 
 def _say_full(stream: socket.socket) -> None:

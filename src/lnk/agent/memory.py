@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from msgspec.structs import asdict, replace
 
 from lnk import __version__
-from lnk.agent import bridge
+from lnk.agent import bridge, shared
 from lnk.agent.engine import ENGINE, PORTABLE, Engine, check_engine, installed
 from lnk.agent.folders import Agent, read_sandbox, read_spec
 from lnk.agent.home import link_home
-from lnk.agent.tools import Tool, Tools
+from lnk.agent.tools import ServedBy, Tool, Tools
 from lnk.contract.memory import Serve
 from lnk.contract.shape import Value, format_value, parse
 from lnk.contract.spec import BUILTIN, NONE, Spec
@@ -108,12 +108,18 @@ class Memory:
         self.home = link_home(environment)
         self.name = f"memory-{agent.id}"
         self._environment = environment
-        tool, _ = self._had()
-        argv = tool.argv if tool else []
-        self._others = _OTHERS_FLAG in argv if others is None else others
-        served_by = argv[argv.index(_ENGINE_FLAG) + 1] if _ENGINE_FLAG in argv[:-1] else ENGINE
-        self.engine = served_by if engine is None else engine
+        engine_had, others_had = self._as_started()
+        self._others = others_had if others is None else others
+        self.engine = engine_had if engine is None else engine
         check_engine(self.engine)
+
+    def _as_started(self) -> tuple[str, bool]:
+        """The engine that served it last, and whether others write to it."""
+        tool, _ = self._had()
+        if tool and tool.service and (served := shared.read(tool.service.path, self.agent.id)):
+            return served.engine, served.others
+        argv = tool.argv if tool else []
+        return argv[argv.index(_ENGINE_FLAG) + 1] if _ENGINE_FLAG in argv[:-1] else ENGINE, _OTHERS_FLAG in argv
 
     # ------------------------------------------------------------ the tool
 
@@ -152,18 +158,49 @@ class Memory:
         engine.install(tell)
         serve = engine.command()
         old, damaged = self._had()
+        service = self._served_by(serve, how)
         new = Tool(
             name=self.name,
-            argv=self._session(how),
+            argv=self._session(how, service),
             allow=serve.allow or [],
             title=f"the memory of {self.agent.name}",
             stopped=stays_stopped and old is not None and old.stopped,
+            service=service,
             made_of=self._made_of(engine, serve, how),
         )
         defined = ["it was damaged"] if damaged else _changes(old, new)
+        # First, so that a session that finds the tool finds what it is served with.
+        if service:
+            served = shared.served_with(self.agent, engine, serve, others=self._others)
+            if shared.write(service.path, served) and not defined:
+                defined = ["what it is served with was gone"]
+        if old and old.service and (service is None or service.path != old.service.path):
+            shared.remove(old.service.path, self.agent.id)
         if defined:
             Tools(self.home).add(new)
         return defined, serve
+
+    def _served_by(self, serve: Serve, how: Tried) -> ServedBy | None:
+        """The service of its owner, where its engine serves many and a sandbox confines it."""
+        if not serve.shared or how.way is Way.NONE:
+            return None
+        repeats = [call for call in shared.OUR_REPEATS.get(self.engine, ()) if call in (serve.allow or ())]
+        return ServedBy(path=shared.place_for(self.home, self.agent.owner), agent=self.agent.id, repeats=repeats)
+
+    def renew(self, how: Tried) -> None:
+        """What it is served with is as its settings are now; the calls that do not ask stay as they were at a start.
+
+        Raises Refused where the engine asks for more than it did then, Missing where it was never started so.
+        """
+        tool = self.tool()
+        if tool is None or tool.service is None:
+            raise Missing(
+                f"The memory of {self.agent.name} is not served by a service; `lnk agent memory start` does it."
+            )
+        engine = self.engine_as(how)
+        serve = engine.command()
+        self._hold_to_start(serve)
+        shared.write(tool.service.path, shared.served_with(self.agent, engine, serve, others=self._others))
 
     def stop(self) -> int:
         """It is reached no more until it is started again: its address is gone, its sessions end.
@@ -187,6 +224,8 @@ class Memory:
         Gives how many sessions ended.
         """
         end = functools.partial(bridge.stop, self.home, self.name)
+        with contextlib.suppress(Invalid):  # an owner who can have no service
+            shared.remove(shared.place_for(self.home, self.agent.owner), self.agent.id)
         try:
             ended = Tools(self.home).remove(self.name, end)
         except Missing:
@@ -211,8 +250,11 @@ class Memory:
         except (Corrupt, Invalid):
             return None, True
 
-    def _session(self, how: Tried) -> list[str]:
+    def _session(self, how: Tried, service: ServedBy | None) -> list[str]:
         """The command that is one session."""
+        if service:
+            argv = [sys.executable, "-P", "-m", "lnk.cli.program", "agent", "memory", "connect"]
+            return [*argv, service.path, service.agent]
         argv = [sys.executable, "-P", "-m", "lnk.cli.program", "agent", "memory", "serve", "--id", self.agent.id]
         argv += [] if self.engine == ENGINE else [_ENGINE_FLAG, self.engine]
         argv += [_OTHERS_FLAG] if self._others else []
@@ -291,6 +333,7 @@ class Memory:
             "stopped": tool is not None and tool.stopped,
             "engine": self.engine if tool else None,
             "confined": tool is None or _UNCONFINED_FLAG not in tool.argv,
+            "service": tool.service.path if tool and tool.service else None,
             "address": bridge.address(self.home, self.name) if bridge.running(self.home, self.name) else None,
         }
 
@@ -300,7 +343,7 @@ def _changes(old: Tool | None, new: Tool) -> list[str]:
     if old is None:
         return ["it was not there"]
     changed = [f"{what} changed" for what, now in new.made_of.items() if old.made_of.get(what) != now]
-    if not changed and (old.argv, old.allow) != (new.argv, new.allow):
+    if not changed and (old.argv, old.allow, old.service) != (new.argv, new.allow, new.service):
         changed = ["it was changed by hand"]
     return [*changed, *(["it was stopped"] if old.stopped and not new.stopped else [])]
 

@@ -12,16 +12,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from lnk.agent.asks import Asks, Terminal
+from lnk.agent.connect import Given, Service
 from lnk.agent.gate import UNASKED, Action, Ask, Check, Gate, Record, ToClient, ToTool, Withdraw
 from lnk.agent.home import link_home
 from lnk.agent.journal import Journal, format_time
-from lnk.agent.toolfolder import LOG, Definition, hold_session, open_folder, open_lock, read_definition
+from lnk.agent.toolfolder import LOG, Definition, Serving, hold_session, open_folder, open_lock, read_definition
 from lnk.errors import LinkError, Missing, Unavailable, from_os
 from lnk.lines import LINE_BYTES_MAX, Lines, TooLong
 from lnk.streams import Write, writer
+
+if TYPE_CHECKING:
+    from lnk.agent.asks import Owner
 
 TOOL_LINE_BYTES_MAX: Final = 16 << 20  # the largest answer a client of ours takes
 WAITING_BYTES_MAX: Final = 1 << 18  # what waits for a side that does not read, and one line more
@@ -29,14 +32,14 @@ WAITING_BYTES_MAX: Final = 1 << 18  # what waits for a side that does not read, 
 END_S: Final = 3.0
 TOLD_S: Final = 1.0  # and so long after a signal
 LOOK_S: Final = 0.2  # how often an answer of the owner's is looked for
+RELAY: Final = "--relay"
 DESCRIPTORS_MAX: Final = 1 << 16  # where the system does not say which are open; it lets a process have few more
 _READ_BYTES: Final = 1 << 16
 _SIGNALLED: Final = 128
 _GONE: Final = select.POLLERR | select.POLLNVAL
 
-_START: Final = (
-    "import sys; sys.path.append(sys.argv[1]); from lnk.agent.proxy import main; sys.exit(main(sys.argv[2:]))"
-)
+_START: Final = "from lnk.agent.proxy import main; sys.exit(main(sys.argv[2:]))"
+_LIGHT: Final = "import sys; sys.path.append(sys.argv[1]); from lnk.light import stand_in; stand_in(); "
 
 
 def run(name: str, home: str | None = None) -> NoReturn:
@@ -53,7 +56,13 @@ def command(link_home: str, name: str) -> list[str]:
 def small_command(start: str, *words: str) -> list[str]:
     """A Python program of this package that loads nothing of what is installed beside it."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return [sys.executable, "-I", "-S", "-c", start, package, *words]
+    return [sys.executable, "-I", "-S", "-c", _LIGHT + start, package, *words]
+
+
+def relay(path: str, agent: str) -> NoReturn:
+    """This process becomes one session with an agent's memory by the service of `<dir>`: nothing is gated or logged."""
+    argv = small_command(_START, RELAY, path, agent)
+    os.execv(argv[0], argv)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,14 +72,32 @@ def main(argv: Sequence[str]) -> int:
     """
     own_streams()
     try:
+        if argv[0] == RELAY:
+            return _relay(*argv[1:])
         link_home, name = argv
         folder = open_folder(link_home, name)
         lock = open_lock(folder)  # kept until the end
         hold_session(lock)
         return _Proxy(read_definition(folder, name), folder).run()
+    except Given:
+        return 0
     except LinkError as error:
         tell(str(error))
         return error.status
+
+
+def _relay(path: str, agent: str) -> int:
+    """One session by the service alone. Where there is a tool of it, this is one of the tool's sessions."""
+    name = f"memory-{agent}"
+    path = os.path.abspath(path)  # a service that is started works in another folder
+    link_home = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    folder = open_folder(link_home, name)
+    lock = open_lock(folder)  # kept until the end
+    hold_session(lock)
+    defined = read_definition(folder, name)
+    repeats = defined.service.repeats if defined.service else []
+    tool = Definition(name, [], None, stopped=False, service=Serving(path, agent, repeats))
+    return _Proxy(tool, None).run()
 
 
 def tell(text: str) -> None:
@@ -230,15 +257,14 @@ def _become(argv: list[str], source: int, sink: int, fails: int, parent: int) ->
 
 
 class _Proxy:
-    def __init__(self, tool: Definition, folder: int) -> None:
+    def __init__(self, tool: Definition, folder: int | None) -> None:
+        """`folder`: the tool's, in which its calls are logged and the owner is asked; None: neither is."""
         self._tool = tool
-        self._gate = Gate(tool.allow)
-        self._journal = Journal(folder, LOG)
-        try:
-            self._asks = Asks(folder, tool.name)
-        except OSError as error:
-            raise from_os(error, f"open the asks of the tool {tool.name}") from None
-        self._terminal = Terminal()
+        service = tool.service
+        self._gate = Gate(tool.allow, service.repeats if service else None)
+        self._journal = None if folder is None else Journal(folder, LOG)
+        self._folder = folder
+        self._owner: Owner | None = None  # once there is something to ask
         self._signals = Signals()
         self._typed = os.isatty(0)
         self._write = writer(1)
@@ -253,8 +279,10 @@ class _Proxy:
         self._dead = False  # the tool is; what it wrote is still read
         self._ended = False  # and that is over too
         self._wrong = ""  # what the tool did that ends the session
+        self._lost = False  # the service is, and is looked for as soon as there is something to ask of it
         self._moved = time.monotonic()  # when a session that is to end last got further
-        self._child = _Child(tool)
+        self._service = Service(service.path, service.agent, self._go_on) if service else None
+        self._child = self._service.session(renew=True) if self._service else _Child(tool)
 
     def run(self) -> int:
         """Serve until the client's end or the tool's. The exit status."""
@@ -270,7 +298,7 @@ class _Proxy:
 
     def _is_ending(self) -> bool:
         """Whether the session waits for nothing but the tool's end."""
-        return self._input_over or self._hung or self._child.source < 0 or self._child.sink < 0
+        return self._input_over or self._hung or (not self._lost and min(self._child.source, self._child.sink) < 0)
 
     def _is_heard_out(self, listening: bool) -> bool:
         """Whether the tool is dead, and what it wrote before is read unless more of it is ready now."""
@@ -286,7 +314,8 @@ class _Proxy:
         """What is ready, waited for. `listening`: to the tool."""
         poll = select.poll()
         poll.register(self._signals.fd, select.POLLIN)
-        asking = self._typed and self._terminal.fd >= 0  # what is typed now is the owner's answer
+        terminal = self._owner.fd if self._owner else -1
+        asking = self._typed and terminal >= 0  # what is typed now is the owner's answer
         reading = not (self._input_over or self._pending or asking) and self._has_room()
         if reading or not (self._input_over or self._hung):
             poll.register(0, select.POLLIN if reading else 0)
@@ -295,21 +324,21 @@ class _Proxy:
             poll.register(self._child.source, select.POLLIN)
         if self._to_tool.size:
             poll.register(self._child.sink, select.POLLOUT)
-        if self._terminal.fd >= 0:
-            poll.register(self._terminal.fd, select.POLLIN)
+        if terminal >= 0:
+            poll.register(terminal, select.POLLIN)
         return dict(poll.poll(self._wait_ms(listening)))
 
     def _wait_ms(self, listening: bool) -> float | None:
         if (self._pending and self._has_room()) or self._is_heard_out(listening):
             return 0
-        waits = [LOOK_S] if len(self._asks) else []
+        waits = [LOOK_S] if self._owner and self._owner.waits() else []
         if self._is_ending():
             waits.append(max(0.0, self._moved + END_S - time.monotonic()))
         return min(waits) * 1000 + 1 if waits else None
 
     def _turn(self, ready: dict[int, int], listening: bool) -> None:
         now = time.monotonic()
-        self._gone = bool(ready.get(1, 0) & _GONE)
+        self._gone = self._gone or bool(ready.get(1, 0) & _GONE)
         if how := ready.get(0, 0):
             self._hear_client(how, now)
         self._take_lines(now)
@@ -318,9 +347,11 @@ class _Proxy:
         elif self._is_heard_out(listening):
             self._ended = True
         self._hear_owner(ready, now)
+        if self._lost and self._input_over and not self._pending:  # nothing is asked of it any more
+            self._ended = True
         if self._signals.fd in ready:
             self._signals.drain()
-            self._dead = self._child.has_ended()
+            self._dead = not self._lost and self._child.has_ended()
         self._write_tool(now)
         self._write_client(now)
         self._log()
@@ -351,14 +382,19 @@ class _Proxy:
         """The lines that have come, as long as there is room for what comes of them."""
         while self._pending and self._has_room():
             self._act(self._gate.from_client(self._pending.popleft(), now), now)
-        if self._input_over and not self._pending:
-            for number in self._asks.numbers():  # nobody waits any more for what the owner says
+        if self._input_over and not self._pending and self._owner:
+            for number in self._owner.numbers():  # nobody waits any more for what the owner says
                 self._answer(number, UNASKED, now)
 
     def _hear_tool(self, now: float) -> None:
         try:
             data = os.read(self._child.source, _READ_BYTES)
         except BlockingIOError:
+            return
+        except OSError:  # a connection that is broken off
+            data = b""
+        if not data and self._service:
+            self._lose(now)
             return
         lines = self._tool_lines.feed(data)
         if not data:
@@ -375,20 +411,20 @@ class _Proxy:
             self._moved = now
 
     def _hear_owner(self, ready: dict[int, int], now: float) -> None:
-        if self._terminal.fd in ready:
-            number, verdict = self._terminal.read()
-            self._answer(number, self._asks.withdraw(number) or verdict, now)
-        for number, verdict in self._asks.look(now):
-            self._answer(number, verdict, now)
+        if self._owner:
+            for number, verdict in self._owner.said(self._owner.fd in ready, now):
+                self._answer(number, verdict, now)
 
     def _answer(self, number: int, verdict: str, now: float) -> None:
-        self._asks.withdraw(number)
-        self._terminal.withdraw(number)
+        if self._owner:
+            self._owner.withdraw(number)
         self._act(self._gate.answer(number, verdict, now), now)
 
     def _act(self, actions: Sequence[Action], now: float) -> None:
         for action in actions:
             if isinstance(action, ToTool):
+                if self._lost:
+                    self._find()
                 if self._child.sink >= 0:
                     self._to_tool.put(action.line)
             elif isinstance(action, ToClient):
@@ -396,21 +432,62 @@ class _Proxy:
             elif isinstance(action, Ask):
                 self._ask(action, now)
             elif isinstance(action, Withdraw):
-                self._asks.withdraw(action.number)
-                self._terminal.withdraw(action.number)
+                if self._owner:
+                    self._owner.withdraw(action.number)
             elif isinstance(action, Check):
                 self._checks.append(action)
             else:
                 self._records.append(action)
 
+    def _lose(self, now: float) -> None:
+        """The service has ended under the session: what it had waits for another, or is answered."""
+        self._child.end()
+        self._lost = True
+        self._to_tool.clear()
+        self._tool_lines = Lines(TOOL_LINE_BYTES_MAX)
+        self._act(self._gate.lost(now), now)
+        if self._gate.again():
+            self._find()
+
+    def _find(self) -> None:
+        """The session goes on with a service that is found, or started, and opened as the client had it."""
+        assert self._service
+        try:
+            self._child = self._service.session(self._gate.opening())
+        except Given:
+            return  # whoever would be told is gone
+        except LinkError as error:
+            self._wrong = self._wrong or str(error)
+            return
+        self._lost = False
+        for line in self._gate.again():
+            self._to_tool.put(line)
+
+    def _go_on(self, seconds: float, fds: tuple[int, ...]) -> bool:
+        """Waits so long, or until one of these can be read. False where a signal has come, or the client is gone."""
+        poll = select.poll()
+        for fd in (self._signals.fd, *fds):
+            poll.register(fd, select.POLLIN)
+        poll.register(1, 0)
+        ready = dict(poll.poll(seconds * 1000 + 1))
+        if self._signals.fd in ready:
+            self._signals.drain()
+        self._gone = self._gone or bool(ready.get(1, 0) & (_GONE | select.POLLHUP))
+        return not (self._gone or self._signals.told)
+
     def _ask(self, ask: Ask, now: float) -> None:
         try:
-            waiting = self._asks.put(ask, now)
+            if self._owner is None:
+                from lnk.agent.asks import Owner  # 0.3 MB, which most sessions do without
+
+                assert self._folder is not None
+                self._owner = Owner(self._folder, self._tool.name)
+            waiting = self._owner.put(ask, now)
         except OSError as error:
             tell(f"The owner could not be asked about a call of {self._tool.name}: {error.strerror or error}.")
             self._answer(ask.number, UNASKED, now)
             return
-        if not self._terminal.put(ask.number, waiting):
+        if waiting:
             tell(f"{waiting.call} of {self._tool.name} waits for you: `lnk agent answer {waiting.id} allow`, or deny.")
 
     def _write_tool(self, now: float) -> None:
@@ -445,11 +522,11 @@ class _Proxy:
                 self._wrong = "wrote an answer that can be taken for another"
             self._act(records or [], check.now)
         self._checks.clear()
-        if self._records:
+        if self._records and self._journal:
             offset = time.time() - time.monotonic()
             for record in self._records:
                 self._journal.write(_logged(self._tool.name, record, offset))
-            self._records.clear()
+        self._records.clear()
 
     # -------------------------------------------------------- the end
 
@@ -470,7 +547,8 @@ class _Proxy:
         self._act(self._gate.close(None if self._gone else answer, now), now)
         self._log()
         self._flush()
-        self._asks.close()
+        if self._owner:
+            self._owner.close()
         if self._gate.dropped:
             tell(f"{self._gate.dropped:,} lines of the tool {self._tool.name} answered nothing, and were dropped.")
         if told:
@@ -493,7 +571,9 @@ class _Proxy:
         """What the tool did that ended the session; empty where its client did."""
         name = self._tool.name
         if self._wrong:
-            return f"The tool {name} {self._wrong}, and was ended; start the session again."
+            return (
+                self._wrong if self._lost else f"The tool {name} {self._wrong}, and was ended; start the session again."
+            )
         if self._input_over or self._hung:
             return "" if self._ended else f"The tool {name} did not end within {END_S:g} s of its input, and was ended."
         if self._ended:

@@ -37,13 +37,25 @@ _SESSIONS_AT: Final = 1
 _SESSIONS: Final = 1 << 32  # more than a process's number can be
 
 
+class Serving(NamedTuple):
+    """A tool that a service serves: its `<dir>`, whose memory it is, and the calls that may be made again."""
+
+    path: str
+    agent: str
+    repeats: list[str]
+
+
 class Definition(NamedTuple):
-    """What a session needs of a tool: the command, and the calls that do not ask."""
+    """What a session needs of a tool: the command, and the calls that do not ask (None: none does).
+
+    Where a `service` serves it, the session is with that, and no command is run.
+    """
 
     name: str
     argv: list[str]
-    allow: list[str]
+    allow: list[str] | None
     stopped: bool
+    service: Serving | None = None
 
 
 def check_name(name: str) -> None:
@@ -100,7 +112,11 @@ def _definition(name: str, found: dict[str, Any]) -> Definition:
     for word in (*argv, *allow):
         if b"\0" in word.encode():  # what can be no word of a command, half a character among it, is a ValueError too
             raise ValueError(name)
-    return Definition(name, argv, allow, bool(found.get("stopped", False)))
+    said = found.get("service")
+    service = None if said is None else Serving(said["path"], said["agent"], said.get("repeats", []))
+    if service and not (os.path.isabs(service.path) and isinstance(service.agent, str)):
+        raise TypeError(name)
+    return Definition(name, argv, allow, bool(found.get("stopped", False)), service)
 
 
 def _no_tool(name: str) -> Missing:

@@ -23,8 +23,19 @@ LOG_BYTES_MAX: Final = 32 << 20  # of one file: it is moved aside at 8 MiB, by w
 _CALL_CHARS_MAX: Final = 128
 
 
+class ServedBy(Value, frozen=True):
+    """A service that serves a tool: its `<dir>`, whose memory it is, and the calls that only read."""
+
+    path: str
+    agent: str
+    repeats: list[str]
+
+
 class Tool(Value, frozen=True):
-    """A tool: what it runs, and the calls that do not ask. `made_of`: what it was defined from, for who defines it."""
+    """A tool: what it runs, and the calls that do not ask. `made_of`: what it was defined from, for who defines it.
+
+    Where a `service` serves it, `argv` is the same session, for whoever does not know of services.
+    """
 
     name: str
     argv: list[str]
@@ -32,6 +43,7 @@ class Tool(Value, frozen=True):
     title: str = ""
     made: str = ""
     stopped: bool = False
+    service: ServedBy | None = None
     made_of: dict[str, str] = msgspec.field(default_factory=dict)
 
 

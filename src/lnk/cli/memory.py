@@ -6,14 +6,15 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from lnk.agent import clients, example, memory
+from lnk.agent import clients, example, memory, shared
 from lnk.agent.engine import ENGINE, MODEL
-from lnk.agent.folders import MAIN, Agent, Agents, check_name, documents_folder
+from lnk.agent.folders import MAIN, Agent, Agents, check_name, documents_folder, owner_name
 from lnk.cli.confined import add_no_sandbox, sandbox_of
 from lnk.cli.output import (
     ProgressLine,
@@ -50,6 +51,7 @@ LOOK_S: Final = 0.1
 MODEL_WAIT_S: Final = 1.0  # for a runtime that may have to load its model first
 EVER: Final = "1970-01-02"  # a `since` that leaves nothing out: the newest of all
 NOTES_BYTES_MAX: Final = 16 << 20
+LOG_LINES: Final = 200
 INSTALL: Final = '`pip install "link-memory[meaning]"`'
 PROGRESS: Final = re.compile(r"progress (\d{1,12}) (\d{1,12})")
 # What `check` answers -> how a person is told of each.
@@ -152,6 +154,25 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     serve.add_argument("--id", metavar="ID", help=argparse.SUPPRESS)  # of an agent, whatever it is called by now
     serve.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve)
+
+    about = "one session with a memory, by its owner's service (run by Link, not by people)"
+    connect = commands.add_parser("connect", parents=[common], help=about)
+    connect.add_argument("dir", metavar="DIR", help="the service's folder, Agents/.memory/<owner>")
+    connect.add_argument("id", metavar="ID", help="the agent's id")
+    connect.set_defaults(run=_connect)
+
+    service = commands.add_parser(
+        "service", parents=[common], help="the one process that serves all your agents' memories (--log: what it did)"
+    )
+    service.add_argument("dir", nargs="?", metavar="DIR", help="its folder (default: that of your agents)")
+    service.add_argument("--log", action="store_true", help="show its log instead")
+    service.add_argument("--engine", default=ENGINE, metavar="ENGINE", help=argparse.SUPPRESS)
+    service.add_argument("--start", action="store_true", help=argparse.SUPPRESS)
+    service.set_defaults(run=_service, no_sandbox=False)
+
+    renew = commands.add_parser("renew", parents=[common])
+    renew.add_argument("--id", metavar="ID", required=True, help=argparse.SUPPRESS)
+    renew.set_defaults(run=_renew, no_sandbox=False)
 
 
 # ---------------------------------------------------------------- try
@@ -532,6 +553,7 @@ def _status(asked: argparse.Namespace) -> int:
     found["agent"] = msgspec.structs.asdict(agent)
     found["meaning"] |= model
     found["tool"] = memory.Memory(agent, asked.environment).state()
+    found["service"] = [msgspec.structs.asdict(each) for each in _services(found["tool"]["service"])]
     found["sandbox"] = sandbox_of(asked).way.value if found["tool"]["confined"] else Way.NONE.value
     if asked.json:
         say_json(found)
@@ -544,6 +566,7 @@ def _status(asked: argparse.Namespace) -> int:
         ("index", f"{size(found['index_bytes'])} in {found['state']}, made {found['made'][:10]}"),
         *_meaning_rows(found["meaning"]),
         ("tool", _tool_words(found["tool"])),
+        *_service_rows(found["tool"]["service"], found["service"]),
         ("sandbox", found["sandbox"] if found["sandbox"] != Way.NONE else "none: it runs unconfined, as you typed"),
         ("notes", f"{size(_size_of(agent.notes))} in {agent.notes}"),
     ]
@@ -558,6 +581,28 @@ def _status(asked: argparse.Namespace) -> int:
     say_table(rows)
     say_notice(found)
     return 0
+
+
+def _services(path: str | None) -> list[shared.Running]:
+    return shared.running(path) if path else []
+
+
+def _service_rows(path: str | None, running: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The one process that serves all of an owner's agents, where this agent is served by one."""
+    if path is None:
+        return []
+    rows = []
+    for one in running:
+        sessions = sum(one["sessions"].values())
+        words = f"{counted(sessions, 'session')} of {counted(len(one['sessions']), 'agent')} of {one['agents']}"
+        memory = "" if one["memory"] is None else f", {size(one['memory'])} of memory"
+        models = f", model {', '.join(one['models'])}" if one["models"] else ""
+        old = "" if one["current"] else "; it is from before a change, and ends with its last session"
+        since = datetime.fromisoformat(one["since"]).astimezone().strftime("%Y-%m-%d %H:%M")
+        rows.append(f"{words}{memory}{models}, since {since}{old}")
+    if not any(one["current"] for one in running):
+        rows.append("not running; the next session starts it")
+    return [("service" if not at else "", row) for at, row in enumerate(rows)]
 
 
 def _tool_words(tool: Mapping[str, Any]) -> str:
@@ -704,3 +749,37 @@ def _serve(asked: argparse.Namespace) -> int:
     agent = agents.by_id(asked.id) if asked.id else agents.need(asked.agent)
     its = memory.Memory(agent, asked.environment, engine=asked.engine, others=asked.others)
     its.become(sandbox_of(asked), tell)
+
+
+def _connect(asked: argparse.Namespace) -> int:
+    from lnk.agent import proxy
+
+    proxy.relay(asked.dir, asked.id)
+
+
+def _renew(asked: argparse.Namespace) -> int:
+    agent = Agents(asked.link_home).by_id(asked.id)
+    memory.Memory(agent, asked.environment).renew(sandbox_of(asked))
+    return 0
+
+
+def _service(asked: argparse.Namespace) -> int:
+    from lnk.agent import service
+
+    path = os.path.abspath(asked.dir) if asked.dir else shared.place_for(asked.link_home, owner_name())
+    if asked.log:
+        return _service_log(asked, path)
+    service.serve(path, asked.engine, asked.environment, sandbox_of(asked), ready=1)
+
+
+def _service_log(asked: argparse.Namespace, path: str) -> int:
+    lines = shared.log(path, LOG_LINES)
+    if asked.json:
+        say_json({"log": lines})
+        return 0
+    if not lines:
+        say(f"The service in {path} has logged nothing yet.")
+    for line in lines:
+        rest = " ".join(f"{key}={value}" for key, value in line.items() if key not in ("time", "service", "event"))
+        say(f"{line.get('time', '')}  {line.get('service', '')}  {line.get('event', '')}  {rest}".rstrip())
+    return 0

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 _RUN = ["agent", "tool", "run"]
+_CONNECT = ["agent", "memory", "connect"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,6 +16,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from lnk.agent import proxy
 
         return proxy.run(words[3])
+    if words[:3] == _CONNECT and len(words) == 5 and not any(word.startswith("-") for word in words[3:]):
+        from lnk.agent import proxy
+
+        return proxy.relay(*words[3:])
     # Ctrl-C waits until there is something that it can end: a module half loaded is not.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     from lnk.cli import commands

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from lnk.agent import bridge, clients
+from lnk.agent import bridge, clients, shared
 from lnk.agent.folders import Agents
 from lnk.agent.tools import Tools
 from lnk.cli.output import counted, say, say_json, tell
@@ -33,6 +33,7 @@ def _uninstall(asked: argparse.Namespace) -> int:
         _confirm([agent.folder for agent in agents])
     tools = Tools(asked.link_home)
     names, ended = tools.clear(functools.partial(bridge.stop, asked.link_home))
+    shared.end_all(asked.link_home)
     left = [*_taken_out(asked.environment), *map(str, broken)]
     removed = []
     for agent in agents if asked.agents else ():

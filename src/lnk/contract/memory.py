@@ -16,6 +16,7 @@ from lnk.errors import Invalid, Refused
 
 READ_CALLS: Final = ("search", "read", "list", "links")
 NOTES_CALL: Final = "remember"
+SERVE_MANY: Final = "serve-many"  # of an engine that is `shared`: `serve-many <socket> <agents>`
 # Of what `command` prints. An engine says more only by mistake, or to find out what its reader does with it.
 SERVE_BYTES_MAX: Final = 64 << 10
 WORDS_MAX: Final = 256  # of argv

@@ -4,7 +4,7 @@ The era is decided request by request: a protocol version in `_meta` is the stat
 which only `initialize` opens. Knows tools as data and nothing of what they do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from lnk.mcp.protocol import (
     valid_id,
 )
 
+_ABOUT: Final = {"capabilities": {"tools": {"listChanged": False}}}
 TTL_MS: Final = 3_600_000  # how long a client may keep the list of tools: it changes only with the program
 
 
@@ -53,13 +54,12 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself. `instructions` is asked each time, since what it holds may change."""
+    """What a server says of itself."""
 
     name: str
     title: str
     version: str
     tools: Sequence[Tool]
-    instructions: Callable[[], str]
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -84,13 +84,21 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return token if valid_id(token) else None
 
 
+class Describe(msgspec.Struct, frozen=True, eq=False):
+    """The client asks what the server is for: to be answered by `Session.described`, with words that may change."""
+
+    id: str | int
+    result: Message
+    modern: bool
+
+
 class Cancelled(msgspec.Struct, frozen=True):
     """The client no longer wants the answer of this call: stop it, and write nothing for it."""
 
     call: Call
 
 
-Action = Reply | Call | Cancelled
+Action = Reply | Call | Describe | Cancelled
 
 
 class Session:
@@ -148,7 +156,7 @@ class Session:
         call = self._calls.pop(number, None) if valid_id(number) else None
         return [Cancelled(call)] if call else []
 
-    def _request(self, number: str | int, method: str, params: Message) -> Reply | Call:
+    def _request(self, number: str | int, method: str, params: Message) -> Reply | Call | Describe:
         meta = params.get("_meta")
         meta = meta if isinstance(meta, dict) else {}
         modern = self._era(method, meta)
@@ -157,11 +165,12 @@ class Session:
         if method == "tools/call":
             return self._call(number, params, meta, modern)
         if method == "initialize" and not modern:
-            result = self._initialize(params)
-        elif method == "ping" and not modern:
-            result = {}
-        elif method == "server/discover":
-            result = {"supportedVersions": list(SUPPORTED), **self._about(), "ttlMs": TTL_MS, "cacheScope": "private"}
+            return Describe(number, self._initialize(params), modern)
+        if method == "server/discover":
+            found = {"supportedVersions": list(SUPPORTED), **_ABOUT, "ttlMs": TTL_MS, "cacheScope": "private"}
+            return Describe(number, found, modern)
+        if method == "ping" and not modern:
+            result: Message = {}
         elif method == "tools/list":
             result = {"tools": [tool.as_json() for tool in self._service.tools]}
             if modern:
@@ -184,8 +193,9 @@ class Session:
             raise ProtocolError(INVALID_PARAMS, f"Missing _meta field {CAPABILITIES_META}.")
         return True
 
-    def _about(self) -> Message:
-        return {"capabilities": {"tools": {"listChanged": False}}, "instructions": self._service.instructions()}
+    def described(self, asked: Describe, instructions: str) -> Reply:
+        """The answer to what the server is for; `instructions` are for the client's prompt."""
+        return self._result(asked.id, {**asked.result, "instructions": instructions}, asked.modern)
 
     def _info(self) -> Message:
         return {"name": self._service.name, "title": self._service.title, "version": self._service.version}
@@ -194,7 +204,7 @@ class Session:
         self._opened = True
         asked = params.get("protocolVersion")
         version = asked if asked in HANDSHAKE else HANDSHAKE[0]
-        return {"protocolVersion": version, "serverInfo": self._info(), **self._about()}
+        return {"protocolVersion": version, "serverInfo": self._info(), **_ABOUT}
 
     def _call(self, number: str | int, params: Message, meta: Message, modern: bool) -> Call:
         name, arguments = params.get("name"), params.get("arguments")

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from lnk.lines import LINE_BYTES_MAX, Lines, TooLong
-from lnk.mcp.server import Call, Cancelled, Reply, Service, Session
-from lnk.streams import writer
+from lnk.mcp.server import Call, Cancelled, Describe, Reply, Service, Session
+from lnk.streams import Write, writer
 
 CALLS_MAX: Final = 32  # calls that wait at once; with more, the client's lines wait in its pipe
 UNREAD_BYTES_MAX: Final = 1 << 20  # answers that the client has not read
@@ -33,10 +33,61 @@ class Work(Protocol):
     def cancel(self, call: Call) -> None:
         """Stop this call, if it is the one under way. Called from another thread."""
 
+    def instructions(self) -> str:
+        """What the server is for, in words for a client's prompt."""
+
 
 def serve(service: Service, work: Work, source: int, sink: int) -> bool:
     """Serve one session until `source` ends or `sink` has no reader. False where a call is still under way."""
     return _Stdio(service, work, source, sink).run()
+
+
+class Answers:
+    """What waits to be written to one client, put there and written by any thread."""
+
+    def __init__(self, write: Write) -> None:
+        self._take = write
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._lines: deque[memoryview] = deque()
+        self.size = 0  # in bytes
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def put(self, reply: Reply) -> None:
+        """One more."""
+        with self._lock:
+            self._lines.append(memoryview(reply.line))
+            self.size += len(reply.line)
+
+    def flush(self) -> None:
+        """All that is taken at once. Raises OSError where nobody reads any more."""
+        while self._lines and self._writing.acquire(blocking=False):  # else whoever has it goes on
+            try:
+                while self._lines:
+                    self.write()
+            except BlockingIOError:
+                return
+            finally:
+                self._writing.release()
+
+    def end(self, close: Callable[[], object]) -> None:
+        """`close` what is written to, while nobody writes to it: its number may be another client's at once."""
+        with self._writing:
+            close()
+
+    def write(self) -> None:
+        """As much of the first as is taken at once. Raises OSError, BlockingIOError where nothing is taken now."""
+        with self._lock:
+            line = self._lines[0]
+        count = self._take(line)
+        with self._lock:
+            self.size -= count
+            if count == len(line):
+                self._lines.popleft()
+            else:
+                self._lines[0] = line[count:]
 
 
 class _Stdio:
@@ -46,15 +97,13 @@ class _Stdio:
         self._source, self._sink = source, sink
         self._lines = Lines(LINE_BYTES_MAX)
         self._pending: deque[bytes | TooLong] = deque()  # lines of one read, at most
-        self._out: deque[memoryview] = deque()
-        self._unread = 0
+        self._out = Answers(writer(sink))
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards the session and the answers that wait
+        self._lock = threading.Lock()  # guards the session
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._gone = False
         self._hung = False
-        self._take = writer(sink)
         # A file or a terminal is always ready: those are just written.
         self._polled = stat.S_ISFIFO(os.fstat(sink).st_mode) or stat.S_ISSOCK(os.fstat(sink).st_mode)
 
@@ -116,7 +165,7 @@ class _Stdio:
         return bool(data)
 
     def _room(self) -> bool:
-        return self._unread < UNREAD_BYTES_MAX and self._session.waiting < CALLS_MAX
+        return self._out.size < UNREAD_BYTES_MAX and self._session.waiting < CALLS_MAX
 
     def _take_lines(self) -> None:
         """The lines that have come, as long as there is room for their answers."""
@@ -125,36 +174,24 @@ class _Stdio:
                 actions = self._session.receive(self._pending.popleft())
             for action in actions:
                 if isinstance(action, Reply):
-                    self._put(action)
+                    self._out.put(action)
                 elif isinstance(action, Call):
                     self._calls.put(action)
+                elif isinstance(action, Describe):
+                    self._out.put(self._session.described(action, self._work.instructions()))
                 elif isinstance(action, Cancelled):
                     self._work.cancel(action.call)
 
-    def _put(self, reply: Reply) -> None:
-        with self._lock:
-            self._out.append(memoryview(reply.line))
-            self._unread += len(reply.line)
-
     def _write(self) -> None:
-        with self._lock:
-            if not self._out:
-                self._gone = self._polled  # told of the sink with nothing to write: its reader is gone
-                return
-            line = self._out[0]
+        if not self._out:
+            self._gone = self._polled  # told of the sink with nothing to write: its reader is gone
+            return
         try:
-            count = self._take(line)
+            self._out.write()
         except BlockingIOError:
             return
         except OSError:
             self._gone = True
-            return
-        with self._lock:
-            self._unread -= count
-            if count == len(line):
-                self._out.popleft()
-            else:
-                self._out[0] = line[count:]
 
     def _make_calls(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -162,7 +199,7 @@ class _Stdio:
                 continue
             reply = self._work(call, self._session, self._progress(call))
             if reply is not None:
-                self._put(reply)
+                self._out.put(reply)
             with contextlib.suppress(OSError):
                 os.write(self._wake_write, b"1")
 
@@ -171,7 +208,7 @@ class _Stdio:
             with self._lock:
                 word = self._session.progress(call, done, of, message)
             if word is not None:
-                self._put(word)
+                self._out.put(word)
                 with contextlib.suppress(OSError):
                     os.write(self._wake_write, b"1")
 

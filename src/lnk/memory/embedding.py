@@ -19,7 +19,10 @@ class Encoder(Protocol):
 
     model: str
     tokens: int  # the most that one input may have
-    wait_s: float  # for which it asked to be left alone with its last answer; 0.0: it did not
+
+    @property
+    def wait_s(self) -> float:
+        """For which it asked to be left alone with its last answer; 0.0: it did not."""
 
     def encode(self, texts: Sequence[str], *, query: bool = False) -> list[bytes | None]:
         """A vector of length 1 a text (float32, little-endian); None where the model does not take the text.

@@ -14,11 +14,11 @@ import msgspec
 
 from lnk.contract.embedding import Address
 from lnk.contract.memory import owners, thread_of
-from lnk.contract.spec import MODEL_ASKED, Spec
+from lnk.contract.spec import NONE, Spec
 from lnk.documents.content import TEXT_BYTES_MAX
 from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
-from lnk.memory import builtin, linking, listing, reading, search
+from lnk.memory import linking, listing, reading, search
 from lnk.memory.analyse import terms
 from lnk.memory.budget import Budget
 from lnk.memory.filters import Filter
@@ -26,11 +26,12 @@ from lnk.memory.index import Index
 from lnk.memory.keeper import Freshness, Keeper
 from lnk.memory.lexical import Words
 from lnk.memory.markdown import clean_title, title_of
-from lnk.memory.meaning import Meaning, Pair, Question
+from lnk.memory.meaning import Meaning, Question
 from lnk.memory.names import NOTES, SKILLS
 from lnk.memory.notes import Notes, prompt_text
 from lnk.memory.parse import pages_of
 from lnk.memory.search import Near
+from lnk.memory.shared import Shared
 from lnk.memory.text import decode
 from lnk.memory.times import format_time, parse_since
 from lnk.memory.values import (
@@ -76,8 +77,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Engine:
     """Calls are made one at a time, from one thread; `cancel` may come from any."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises Missing, Refused or Full where the folder or the state cannot be used."""
+    def __init__(self, settings: Settings, shared: Shared | None = None) -> None:
+        """`shared`: what it has in common with the other engines of this process.
+
+        Raises Missing, Refused or Full where the folder or the state cannot be used."""
         must_be_folder(settings.folder, "The folder to index")
         if settings.documents:
             must_be_folder(settings.documents, "The folder of documents")
@@ -85,6 +88,7 @@ class Engine:
             must_be_folder(settings.agent, "The agent's folder")
         make_folder(settings.state)
         self._settings = settings
+        self._shared = shared or Shared()
         self._state = Folder.open(os.path.realpath(settings.state))
         self.notes = Notes(settings.notes, settings.spec.notes_bytes) if settings.notes else None
         if self.notes:
@@ -96,7 +100,14 @@ class Engine:
         self._calling = threading.Lock()
         self._meaning = self._models()
         poke = self._meaning.poke if self._meaning and self._meaning.there else None
-        self._keeper = Keeper(lambda: Index(self._state), self._sources(), poke, sweeps=poke is None)
+        self._keeper = Keeper(
+            self._open_again,
+            self._sources(),
+            poke,
+            sweeps=poke is None,
+            turns=self._shared.documents,
+            calls=self._shared.calls,
+        )
 
     def _sources(self) -> list[Source]:
         settings = self._settings
@@ -107,21 +118,11 @@ class Engine:
 
     def _models(self) -> Meaning | None:
         """The models that rank by meaning, in the order in which they are asked; None where words alone are wanted."""
-        settings, name = self._settings, self._settings.spec.model
-        if name == "none":
+        settings = self._settings
+        if settings.spec.model == NONE:
             return None
-        pairs = []
-        if settings.address and name != builtin.MODEL:
-            from lnk.memory.endpoint import QUERY_S, Endpoint  # only where there is one
-
-            model = name or MODEL_ASKED
-            # The fixed sentence goes with each question: it may not take longer than one.
-            asks = Endpoint(settings.address, model, documents_s=QUERY_S)
-            pairs.append(Pair(Endpoint(settings.address, model), asks))
-        if name in (None, builtin.MODEL) and builtin.installed():
-            encoder = builtin.Builtin()
-            pairs.append(Pair(encoder, encoder))
-        return Meaning(lambda: Index(self._state), self._state, pairs)
+        pairs = self._shared.models(settings.spec.model, settings.address)
+        return Meaning(self._open_again, self._state, pairs)
 
     def start(self) -> None:
         """Begin to index and to embed, behind."""
@@ -356,7 +357,7 @@ class Engine:
     def _reading(self) -> Iterator[Index]:
         """The index as it is at one moment; made again where it is damaged."""
         try:
-            with self._index.reading():
+            with self._shared.calls.under_way(), self._index.reading():
                 yield self._index
         except Corrupt:
             self._index.discard()
@@ -366,10 +367,14 @@ class Engine:
 
     def _reopen(self) -> None:
         self._index.close()
-        self._index = Index(self._state)
+        self._index = self._open_again()
         self._words = Words(self._index)
         if self._index.made_again:
             self._say_made_again(self._index.made_again)
+
+    def _open_again(self) -> Index:
+        """One more connection to the index. Raises Newer where a newer program's stands in its place."""
+        return Index(self._state, again=True)
 
     def _say_made_again(self, why: str) -> None:
         sys.stderr.write(

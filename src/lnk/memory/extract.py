@@ -18,6 +18,7 @@ from lnk.documents.content import KINDS, LeftOut, kind_of
 from lnk.errors import LinkError
 from lnk.memory.index import Found, Index
 from lnk.memory.parse import Parsed, left_out, parse_content
+from lnk.memory.turns import GivenUp, Turns
 from lnk.memory.walk import RACY_NS, Source, stamp
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ def read_again(index: Index) -> None:
 class Extraction:
     """Owns the thread that reads documents. `left` is how many wait, as far as it knows."""
 
-    def __init__(self, index: Callable[[], Index], sources: Sequence[Source], told: Callable[[], None]) -> None:
-        """`told` hears of each document that was taken up."""
+    def __init__(
+        self, index: Callable[[], Index], sources: Sequence[Source], told: Callable[[], None], turns: Turns
+    ) -> None:
+        """`told` hears of each document that was taken up. `turns`: each document is read in one of these."""
+        self._turns = turns
         self._open = index
         self._sources = sources
         self._told = told
@@ -164,17 +168,19 @@ class Extraction:
                     return _found(one.path, source.kind, before, os.fstat(fd)), parsed
                 finally:
                     os.close(fd)
-        except (OSError, LinkError, Stopped):  # gone, or to be tried again
+        except (OSError, LinkError, Stopped, GivenUp):  # gone, or to be tried again
             return None
 
     def _read(self, path: str, fd: int, digest: bytes) -> Parsed:
         kind = kind_of(path)
         assert kind
         try:
-            return parse_content(path, digest, self._cage.read(fd, kind))
+            with self._turns.turn(lambda: self._stopping):
+                content = self._cage.read(fd, kind)
+            return parse_content(path, digest, content)
         except LeftOut as why:
             return left_out(path, str(why), digest)
-        except (OSError, Stopped):
+        except (OSError, Stopped, GivenUp):
             raise
         except Exception as error:  # a fault in taking up one document is that document's alone, and is said of it
             sys.stderr.write(f"lnk-link-memory: a document could not be parsed: {type(error).__name__}\n")

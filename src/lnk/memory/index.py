@@ -1,7 +1,8 @@
 """The index file: opened or made, written to, and checked. One SQLite file, its schema in `schema.sql`.
 
 Everything in it is derived from the folder but the first-seen times and the list of what was removed. So one that
-is missing, broken, another program's or a newer version's is made again, and that is said (`Index.made_again`).
+is missing, broken, another program's or another version's is made again, and that is said (`Index.made_again`). But
+one that a newer program put in the place of ours while we had it open is left alone: that program uses it now.
 """
 
 import contextlib
@@ -36,6 +37,10 @@ _ADD_WORDS: Final = "INSERT INTO words (rowid, title, body, extra) VALUES (?, ?,
 _BROKEN = (apsw.CorruptError, apsw.NotADBError)
 
 
+class Newer(Conflict):
+    """A newer program has put its own index in the place of ours."""
+
+
 class Found(NamedTuple):
     """A file as a listing saw it: `stamp` tells whether it changed; times in ns; `left_out` says why it is not read."""
 
@@ -51,12 +56,14 @@ class Found(NamedTuple):
 class Index:
     """One connection to the index, for one thread. `state` is the folder that it lies in."""
 
-    def __init__(self, state: Folder) -> None:
-        """Opens the index, or makes it. Raises Refused, Full or Unavailable where that cannot be done.
+    def __init__(self, state: Folder, *, again: bool = False) -> None:
+        """Opens the index, or makes it. Where there is none though its lock is there, it was deleted.
 
-        Where there is none though its lock is there, it was deleted.
+        `again`: this program had it open before, and leaves a newer program's alone, for which it raises Newer. Raises
+        Refused, Full or Unavailable where it cannot be opened.
         """
         self.state = state
+        self._again = again
         self.made_again: str | None = None
         with _made_one_at_a_time(state):
             self.db = self._open_or_make()
@@ -99,6 +106,12 @@ class Index:
         if self._inode():
             try:
                 db = self._connect()
+                if self._again and (version := _newer(db)) is not None:
+                    db.close()
+                    raise Newer(
+                        f"The index in {self.state.path} is a newer Link's by now (version {version}, and this one's is"
+                        f" {VERSION}) and is left as it is: end this session, and start it again."
+                    )
                 why = _wrong(db)
                 if why is None:
                     return db
@@ -400,6 +413,12 @@ def _no_room(path: str) -> bool:
     except OSError:
         return False
     return found.f_bavail * found.f_frsize < _ROOM_BYTES
+
+
+def _newer(db: apsw.Connection) -> int | None:
+    """The version of an index of ours that is newer than this program."""
+    version = int(db.pragma("user_version"))
+    return version if db.pragma("application_id") == APPLICATION and version > VERSION else None
 
 
 def _wrong(db: apsw.Connection) -> str | None:

@@ -20,10 +20,11 @@ from lnk.errors import Corrupt, LinkError, Missing
 from lnk.folder import Folder, read_all
 from lnk.memory import embedded
 from lnk.memory.analyse import ANALYSIS, forget
-from lnk.memory.extract import Extraction, read_again
+from lnk.memory.extract import AT_ONCE, Extraction, read_again
 from lnk.memory.index import Found, Index
 from lnk.memory.names import key
 from lnk.memory.parse import Parsed, digest_of, left_out, parse
+from lnk.memory.turns import Calls, Turns
 from lnk.memory.walk import IGNORE_FILE, RACY_NS, Report, Source, lasting, stamp
 from lnk.memory.watch import Watch
 
@@ -60,8 +61,13 @@ class Keeper:
         told: Callable[[], None] | None = None,
         *,
         sweeps: bool = False,
+        turns: Turns | None = None,
+        calls: Calls | None = None,
     ) -> None:
-        """`told` hears of each time that the index was brought up to the folder; `sweeps`: nobody embeds here."""
+        """`told` hears of each time that the index was brought up to the folder; `sweeps`: nobody embeds here.
+
+        `turns`: those at reading documents, which others take too. `calls`: those to which indexing gives way.
+        """
         self._sweeps = sweeps
         self._open = index
         self._told = told
@@ -82,7 +88,8 @@ class Keeper:
         self._version: object = None
         self._waiting = 0  # documents that the last look left to be read
         self._unclean = False  # the log beside the index may hold what was deleted
-        self._documents = Extraction(index, sources, self._document_read)
+        self._calls = calls or Calls()
+        self._documents = Extraction(index, sources, self._document_read, turns or Turns(AT_ONCE))
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
@@ -381,6 +388,7 @@ class Keeper:
         ready: list[tuple[Found, Parsed | None]] = []
         size = 0
         for one in changed:
+            self._calls.give_way()
             if self._stopping:
                 break
             read = self._read(part, one)

@@ -79,7 +79,7 @@ class Laid(NamedTuple):
             programs=(*needed.programs, sys.executable, probe.__file__),
             hidden=(*needed.hidden, bait.hidden),
             environment=needed.environment,
-            port=bait.model,
+            ports=() if bait.model is None else (bait.model,),
             folder=bait.state,
         )
 

@@ -118,7 +118,10 @@ def _row(group: str, name: str, outcome: Outcome, excused: Mapping[str, str]) ->
 def _run(laid: Laid, way: Tried, environment: Mapping[str, str]) -> dict[str, dict[str, Outcome]]:
     """What the probe says."""
     argv = [sys.executable, "-P", probe.__file__, format_value(laid.bait._asdict())]
-    with tempfile.TemporaryFile() as errors, launch(laid.policy(environment), argv, way, opening=laid.opening) as start:
+    with (
+        tempfile.TemporaryFile() as errors,
+        launch(laid.policy(environment), argv, way, openings=() if laid.opening is None else (laid.opening,)) as start,
+    ):
         process = subprocess.Popen(
             start.argv,
             env={**start.environment, VARIABLE: laid.bait.word},

@@ -32,11 +32,11 @@ _DEVICES: Final = {
 _HELD: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 
 
-def command(fds: Sequence[int], folder: str) -> list[str]:
+def command(fds: Sequence[int], folder: str, given: Sequence[int]) -> list[str]:
     """What stands before the program: our interpreter, told in its code where modules lie, and what `begin` takes."""
     paths = [path for path in sys.path if os.path.isabs(path)]
     code = f"import sys; sys.path[:] = {paths!a}; from {__package__}.landlocked import begin; begin()"
-    return [sys.executable, "-I", "-S", "-c", code, *map(str, fds), folder]
+    return [sys.executable, "-I", "-S", "-c", code, *map(str, fds), folder, " ".join(map(str, given))]
 
 
 def ruleset(policy: Policy, places: Places) -> int:

@@ -14,11 +14,11 @@ _DESCRIPTORS_MAX: Final = 1 << 16
 
 
 def begin() -> None:
-    """As `argv` says: the descriptors of a filter, a ruleset and an environment, a folder.
+    """As `argv` says: the descriptors of a filter, a ruleset and an environment, a folder, and the descriptors kept.
 
-    After those the program and its arguments, which it becomes with that environment and the descriptors 0, 1 and 2.
+    After those the program and its arguments, which it becomes with that environment, those and 0, 1 and 2.
     """
-    calls, files, environment, folder, *program = sys.argv[1:]
+    calls, files, environment, folder, kept, *program = sys.argv[1:]
     confine.end_with(os.getppid())
     code = os.read(int(calls), CALLS_BYTES_MAX)
     told = _read(int(environment)).split(b"\0")[:-1]
@@ -26,7 +26,7 @@ def begin() -> None:
     try:
         os.chdir(folder)
         closed = confine.keep_to(int(files), code)
-        os.closerange(3, _DESCRIPTORS_MAX)
+        _close_all_but({int(fd) for fd in kept.split()})
         # The interpreter ignores these two, and what it becomes would too.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -35,6 +35,13 @@ def begin() -> None:
         _end("this kernel refused it what confines it")
     except OSError as error:
         _end(f"{error.strerror}: {error.filename or program[0]}")
+
+
+def _close_all_but(kept: set[int]) -> None:
+    first = 3
+    for fd in (*sorted(kept), _DESCRIPTORS_MAX):
+        os.closerange(first, fd)
+        first = fd + 1
 
 
 def _read(fd: int) -> bytes:

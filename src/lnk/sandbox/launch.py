@@ -37,14 +37,14 @@ class Launch:
         fds: Sequence[int] = (),
         *,
         folder: str = "/",
-        given: int | None = None,
+        given: Sequence[int] = (),
     ) -> None:
-        """`given`: one of `fds` that stays the caller's."""
+        """`given`: those of `fds` that stay the caller's."""
         self.argv = argv
         self.environment = environment
         self.fds = tuple(fds)
         self.folder = folder
-        self._own = [fd for fd in fds if fd != given]
+        self._own = [fd for fd in fds if fd not in given]
 
     def __enter__(self) -> Self:
         return self
@@ -58,33 +58,39 @@ class Launch:
             os.close(self._own.pop())
 
 
-def launch(policy: Policy, argv: Sequence[str], tried: Tried, *, opening: int | None = None) -> Launch:
+def launch(
+    policy: Policy, argv: Sequence[str], tried: Tried, *, openings: Sequence[int] = (), given: Sequence[int] = ()
+) -> Launch:
     """How to run `argv`, its first an absolute path, as `policy` says.
 
-    `opening`: our end of a pair of Unix sockets. Before the program starts, a listener on the policy's port, of its
-    own loopback, is sent through it (`listen`); where a program has the machine's loopback (unconfined, and on macOS),
-    nothing is sent. Raises Refused where this way cannot hold the policy, Invalid for a policy or a program that is
-    none, Missing for a place to write that is not there, NoSandbox where this machine's calls are not known.
+    `openings`: for each of the policy's ports our end of a pair of Unix sockets. Before the program starts, a listener
+    on the port, of its own loopback, is sent through it (`listen`); where a program has the machine's loopback
+    (unconfined, and on macOS), nothing is sent. `given`: descriptors that the program has too.
+
+    Raises Refused where this way cannot hold the policy, Invalid for a policy or a program that is none, Missing for a
+    place to write that is not there, NoSandbox where this machine's calls are not known.
     """
     if not argv or not os.path.isabs(argv[0]):
         raise Invalid(f"A sandbox runs a program by its absolute path, not {list(argv[:1])}.")
-    if opening is not None and policy.port is None:
+    if len(openings) > len(policy.ports):
         raise Invalid("An opening is given, and no port that it is for.")
     if tried.way in (Way.NONE, Way.MACOS):
         check(policy)
         before = macos.argv(policy) if tried.way is Way.MACOS else []
-        return Launch([*before, *argv], dict(policy.environment), folder=policy.folder)
+        return Launch([*before, *argv], dict(policy.environment), given, folder=policy.folder, given=given)
     if tried.way is not Way.LANDLOCK and tried.program is None:
         raise NoSandbox(f"The way {tried.way} cannot run a program here: {tried.why or 'it was not tried'}.")
     try:
-        return _by_bubblewrap(policy, argv, tried.program, opening) if tried.program else _by_landlock(policy, argv)
+        if tried.program:
+            return _by_bubblewrap(policy, argv, tried.program, openings, given)
+        return _by_landlock(policy, argv, given)
     except OSError as error:
         raise from_os(error, f"make a sandbox by {tried.program or tried.way}") from None
 
 
-def become(policy: Policy, argv: Sequence[str], tried: Tried, *, opening: int | None = None) -> NoReturn:
+def become(policy: Policy, argv: Sequence[str], tried: Tried, *, openings: Sequence[int] = ()) -> NoReturn:
     """This process becomes the program, its first three descriptors its own. Raises as `launch` does, and Missing."""
-    started = launch(policy, argv, tried, opening=opening)
+    started = launch(policy, argv, tried, openings=openings)
     _keep_open(started.fds)
     # The interpreter ignores these two, and what it becomes would too.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -96,9 +102,11 @@ def become(policy: Policy, argv: Sequence[str], tried: Tried, *, opening: int | 
         raise from_os(error, f"start {started.argv[0]}") from None
 
 
-def _by_bubblewrap(policy: Policy, argv: Sequence[str], program: str, opening: int | None) -> Launch:
-    if opening is not None:
-        policy, argv = _listening(policy, argv, opening)
+def _by_bubblewrap(
+    policy: Policy, argv: Sequence[str], program: str, openings: Sequence[int], given: Sequence[int]
+) -> Launch:
+    if openings:
+        policy, argv = _listening(policy, argv, openings)
     if policy.network:
         policy = msgspec.structs.replace(policy, programs=policy.programs + NETWORK_FILES)
     known = bubblewrap.features(program)
@@ -112,23 +120,25 @@ def _by_bubblewrap(policy: Policy, argv: Sequence[str], program: str, opening: i
         for fd in fds:
             os.close(fd)
         raise
-    given = [] if opening is None else [opening]
-    return Launch([program, "--args", str(fds[1]), "--", *argv], {}, fds + given, given=opening)
+    kept = [*openings, *given]
+    return Launch([program, "--args", str(fds[1]), "--", *argv], {}, fds + kept, given=kept)
 
 
-def _listening(policy: Policy, argv: Sequence[str], opening: int) -> tuple[Policy, list[str]]:
-    """The same program behind the interpreter that makes its port; both are read."""
+def _listening(policy: Policy, argv: Sequence[str], openings: Sequence[int]) -> tuple[Policy, list[str]]:
+    """The same program behind the interpreter that makes its ports, one after the other; both are read."""
     interpreter = os.path.realpath(sys.executable)
     file = listen.__file__
     programs = (*policy.programs, *interpreter_needs(interpreter).programs, file)
-    told = [interpreter, "-I", "-S", file, str(opening), str(policy.port)]
-    return msgspec.structs.replace(policy, programs=programs), [*told, *argv]
+    before: list[str] = []
+    for opening, port in zip(openings, policy.ports, strict=False):
+        before += [interpreter, "-I", "-S", file, str(opening), str(port)]
+    return msgspec.structs.replace(policy, programs=programs), [*before, *argv]
 
 
-def _by_landlock(policy: Policy, argv: Sequence[str]) -> Launch:
-    if policy.port is not None:
+def _by_landlock(policy: Policy, argv: Sequence[str], given: Sequence[int]) -> Launch:
+    if policy.ports:
         raise Refused(NO_PORT)
-    if policy.sockets:
+    if policy.sockets or policy.listens:
         raise Refused(NO_SOCKETS)
     if policy.network:
         policy = msgspec.structs.replace(policy, programs=policy.programs + NETWORK_FILES)
@@ -141,12 +151,14 @@ def _by_landlock(policy: Policy, argv: Sequence[str]) -> Launch:
         for fd in fds:
             os.close(fd)
         raise
-    return Launch([*landlock.command(fds, policy.folder), *argv], {}, fds)
+    return Launch([*landlock.command(fds, policy.folder, given), *argv], {}, [*fds, *given], given=given)
 
 
 def _filter(policy: Policy, *, changing: bool) -> int:
     """A descriptor of the filter of calls. Raises NoSandbox where it is not known for this machine."""
-    sockets = filters.Sockets(unix=bool(policy.sockets), tcp=policy.port is not None, network=policy.network)
+    sockets = filters.Sockets(
+        unix=bool(policy.sockets) or policy.listens, tcp=bool(policy.ports), network=policy.network
+    )
     code = filters.for_program(sockets, changing=changing)
     if code is None:
         raise NoSandbox(f"Link cannot confine a program on {os.uname().machine}, whose system calls it does not know.")

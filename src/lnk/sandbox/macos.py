@@ -88,8 +88,8 @@ def _network(policy: Policy) -> list[str]:
         rules.append("(allow system-socket (socket-domain AF_UNIX))")
     if policy.sockets:
         rules.append(_rule("allow network-outbound", "literal", map(_real, policy.sockets)))
-    if policy.port is not None:
-        rules.append(f'(allow network-outbound (remote ip "localhost:{policy.port}"))')
+    for port in policy.ports:
+        rules.append(f'(allow network-outbound (remote ip "localhost:{port}"))')
     if policy.network:
         rules += [
             "(allow system-socket)",

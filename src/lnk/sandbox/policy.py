@@ -13,8 +13,9 @@ class Policy(Value, frozen=True):
 
     `reads`, `writes`, `hidden` and `sockets` are places of a person's: never reached through a link. `programs`, what a
     program is made of, are trusted, and links on the way to them are made again inside. `hidden` lies beneath one of
-    those, and is empty inside. With one socket named, every Unix socket in what may be read can be connected to. `port`
-    is of a loopback that nobody else has. `environment` is all of it, but for `PWD`.
+    those, and is empty inside. With one socket named, every Unix socket in what may be read can be connected to.
+    `listens`: it may make Unix sockets. `ports` are of a loopback that nobody else has. `environment` is all of it,
+    but for `PWD`.
     """
 
     reads: tuple[str, ...] = ()
@@ -22,8 +23,9 @@ class Policy(Value, frozen=True):
     programs: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
+    listens: bool = False
     network: bool = False
-    port: int | None = None
+    ports: tuple[int, ...] = ()
     environment: dict[str, str] = {}  # noqa: RUF012  # copied for each value
     folder: str = "/"
 
@@ -37,7 +39,8 @@ def check(policy: Policy) -> None:
     for name, value in policy.environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise Invalid(f"The variable {name!r} cannot be given to a sandbox: it is not of the form NAME=VALUE.")
-    if policy.port is not None and not 0 < policy.port <= PORT_MAX:
-        raise Invalid(f"The port {policy.port} cannot be given to a sandbox; give one from 1 to {PORT_MAX}.")
-    if policy.port is not None and policy.network:
+    for port in policy.ports:
+        if not 0 < port <= PORT_MAX:
+            raise Invalid(f"The port {port} cannot be given to a sandbox; give one from 1 to {PORT_MAX}.")
+    if policy.ports and policy.network:
         raise Invalid("A sandbox has a port of its own or the machine's network, not both.")

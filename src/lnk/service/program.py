@@ -1,16 +1,23 @@
 """`lnk-link-memory`: the memory engine's program. Only here are its arguments and environment read."""
 
 import argparse
+import functools
 import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from lnk import __version__
-from lnk.errors import INTERRUPTED, Invalid, LinkError, Usage
+from lnk.errors import INTERRUPTED, Invalid, LinkError, Refused, Usage
+
+if TYPE_CHECKING:
+    from lnk.contract.memory import Served
+    from lnk.memory.engine import Engine, Settings
+    from lnk.memory.shared import Shared
 
 PROGRAM: Final = "lnk-link-memory"
+SWITCH_S: Final = 0.0005  # how long one thread of a process that serves many keeps the interpreter from the others
 END_WAIT_S: Final = 0.4  # of the 2 s that the end of input leaves, after the session's own share
 
 _HELP = """\
@@ -43,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     _flags(serve)
     serve.epilog = "It reads $LNK_MEMORY_MODEL: where an embedding model of this machine listens; empty: nowhere."
 
+    many = commands.add_parser("serve-many", help="serve MCP for many agents, a session a connection to a socket")
+    _many(many)
+
     check = commands.add_parser("check", help="compare the index with the folder; exit status 1 on a difference")
     status = commands.add_parser("status", help="what is indexed and left out, as JSON")
     reindex = commands.add_parser("reindex", help="make the index again; first-seen times stay")
@@ -69,6 +79,40 @@ def _flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--documents", metavar="DIR", help="an existing folder that stands for memory/")
     command.add_argument("--from", dest="told", action="store_true", help="each call names its conversation")
     command.add_argument("--threads", default="", metavar="JSON", help="threads that count as the owner's")
+
+
+def _many(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "socket", metavar="<socket>", help="where to listen: a Unix socket, in a folder of yours alone"
+    )
+    command.add_argument(
+        "agents", metavar="<agents>", nargs="?", help='a JSON file: {"<agent id>": {"argv": [...], "env"?: {...}}}'
+    )
+    command.add_argument("--stay", action="store_true", help="do not end when no session has been open for a moment")
+    command.add_argument("--peer", metavar="USER", help="take connections of this user's processes too; with --group")
+    command.add_argument("--group", metavar="GROUP", help="whose members may reach the socket; with --peer")
+    command.add_argument(
+        "--connections",
+        type=int,
+        metavar="FD",
+        help="listen nowhere: each message on this Unix socket is a first line with a connection that was checked",
+    )
+    for name, metavar, about in _LATER:
+        command.add_argument(name, metavar=metavar, help=f"{about} (not served yet)")
+    command.epilog = (
+        'A connection begins with a line {"agent": "<agent id>"}, answered {"ok": true} or {"error": "why"}; then MCP.'
+    )
+
+
+# For bound agents and teams, which are not served yet: refused where they are given.
+_LATER: Final = (
+    ("--cache", "DIR", "where the indexes of bound agents are kept"),
+    ("--embed", "MODEL", "the model that ranks bound agents' searches by meaning"),
+    ("--embed-url", "URL", "where that model listens"),
+    ("--files-bridge", "SOCK", "the machine's files bridge"),
+    ("--storage-bridge", "SOCK", "the machine's storage bridge"),
+    ("--bridges", "DIR", "the folder of each agent's storage bridge"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,6 +155,8 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
             return _command(asked, environment)
         case "serve":
             return _serve(asked, environment)
+        case "serve-many":
+            return _serve_many(asked)
         case _:
             from lnk.service.upkeep import run  # only these commands need it
 
@@ -162,29 +208,12 @@ def _command(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
 
 
 def _serve(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    from lnk.contract.embedding import parse_address
-    from lnk.contract.memory import parse_threads
-    from lnk.contract.spec import parse_spec
     from lnk.mcp.stdio import serve
-    from lnk.memory.engine import Engine, Settings
+    from lnk.memory.engine import Engine
     from lnk.service.session import Work, describe
 
-    engine = Engine(
-        Settings(
-            folder=os.path.abspath(asked.folder),
-            state=os.path.abspath(asked.state),
-            agent=os.path.abspath(asked.agent) if asked.agent else None,
-            documents=os.path.abspath(asked.documents) if asked.documents else None,
-            notes=os.path.abspath(asked.notes) if asked.notes else None,
-            spec=parse_spec(asked.spec),
-            told=asked.told,
-            threads=parse_threads(asked.threads),
-            address=parse_address(environment.get("LNK_MEMORY_MODEL", "")),
-        )
-    )
-    # What is loaded by now stays; and hardly anything made later holds itself, so the collector need look seldom.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    engine = Engine(_settings(asked, environment))
+    _collect_seldom()
     engine.start()
     # Nothing but MCP goes to standard output: what anything else prints there goes to standard error.
     sink = os.dup(1)
@@ -194,6 +223,73 @@ def _serve(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
         return 0
     sys.stderr.flush()
     os._exit(0)  # a call or a document is under way that does not end in time; the index file is safe at any moment
+
+
+def _settings(asked: argparse.Namespace, environment: Mapping[str, str]) -> "Settings":
+    """What a `serve` of these arguments serves. Raises Invalid."""
+    from lnk.contract.embedding import parse_address
+    from lnk.contract.memory import parse_threads
+    from lnk.contract.spec import parse_spec
+    from lnk.memory.engine import Settings
+
+    return Settings(
+        folder=os.path.abspath(asked.folder),
+        state=os.path.abspath(asked.state),
+        agent=os.path.abspath(asked.agent) if asked.agent else None,
+        documents=os.path.abspath(asked.documents) if asked.documents else None,
+        notes=os.path.abspath(asked.notes) if asked.notes else None,
+        spec=parse_spec(asked.spec),
+        told=asked.told,
+        threads=parse_threads(asked.threads),
+        address=parse_address(environment.get("LNK_MEMORY_MODEL", "")),
+    )
+
+
+def _collect_seldom() -> None:
+    """What is loaded by now stays; and hardly anything made later holds itself, so the collector need look seldom."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def _serve_many(asked: argparse.Namespace) -> int:
+    from lnk.contract.memory import Served
+    from lnk.contract.shape import parse
+    from lnk.memory.shared import Shared
+    from lnk.service import sources
+    from lnk.service.many import Many
+
+    for name, _, _ in _LATER:
+        if getattr(asked, name.lstrip("-").replace("-", "_")) is not None:
+            raise Refused(f"{name} is for bound agents, which are not served yet; leave it out.")
+    if asked.agents is None:
+        raise Usage("<agents> is left out, which is for bound agents alone, and those are not served yet.")
+    agents = parse(sources.read_agents(asked.agents), dict[str, Served], f"<agents> in {asked.agents}")
+    shared = Shared()
+    engines = {agent: functools.partial(_engine_of, served, shared) for agent, served in agents.items()}
+    if asked.connections is not None:
+        Many(sources.Passed(asked.connections), engines, _ready).run()
+        return 0
+    listened = sources.Listened(asked.socket, peer=asked.peer, group=asked.group, stay=asked.stay)
+    try:
+        Many(listened, engines, _ready).run()
+    finally:
+        listened.close()
+    return 0
+
+
+def _ready() -> None:
+    _collect_seldom()
+    sys.setswitchinterval(SWITCH_S)
+
+
+def _engine_of(served: "Served", shared: "Shared") -> "Engine":
+    """An agent's engine, by its command and its variables alone. Raises Invalid and Usage, and what `Engine` does."""
+    from lnk.memory.engine import Engine
+
+    asked = _checked(parser().parse_args(served.argv[1:]))
+    if asked.command != "serve":
+        raise Invalid(f"The command of this agent is {asked.command}, and no `serve`; start its memory again.")
+    return Engine(_settings(asked, served.env or {}), shared)
 
 
 def _print(text: str) -> None:

@@ -10,6 +10,7 @@ from lnk import __version__
 from lnk.errors import Corrupt, LinkError
 from lnk.mcp import protocol, server
 from lnk.memory.engine import Engine
+from lnk.memory.index import Newer
 from lnk.memory.tools import WrongShape, tools_for
 
 
@@ -30,7 +31,6 @@ def describe(engine: Engine) -> server.Service:
             )
             for tool in tools_for(engine)
         ],
-        instructions=engine.instructions,
     )
 
 
@@ -42,6 +42,7 @@ class Work:
         self._tools = {tool.name: tool for tool in tools_for(engine)}
         self._lock = threading.Lock()
         self._making: server.Call | None = None
+        self.is_outdated = False  # the index is a newer program's by now: another process may serve the session
 
     def __call__(
         self, call: server.Call, session: server.Session, progress: Callable[[int, int, str], None]
@@ -64,6 +65,7 @@ class Work:
             )
             return session.result(call, text_again, None, failed=True)
         except LinkError as error:
+            self.is_outdated = isinstance(error, Newer)
             return session.result(call, str(error), None, failed=True)
         except Exception as error:  # the top of a session: the fault is logged, and the session goes on
             sys.stderr.write(f"lnk-link-memory: {call.name} failed: {type(error).__name__}: {error}\n")
@@ -71,6 +73,10 @@ class Work:
         finally:
             with self._lock:
                 self._making = None
+
+    def instructions(self) -> str:
+        """What memory is for, and the notes."""
+        return self._engine.instructions()
 
     def cancel(self, call: server.Call) -> None:
         """Stop `call` if it is being made."""

@@ -1,0 +1,175 @@
+"""What an owner's service serves, for the small programs beside it: `<dir>`, which is `Agents/.memory/<owner>`.
+
+`agents/<agent id>.json` says what each agent is served with (`lnk.agent.shared` writes it). The service of an engine
+listens at `<engine>-<generation>.sock` and holds `<engine>-<generation>.lock` for life. The generation is made of what
+all of these files say, so that a change to the agents served names a new socket.
+"""
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from lnk.errors import Corrupt, Missing, Refused, Unavailable, from_os
+
+PLACE: Final = "Agents/.memory"
+AGENTS: Final = "agents"
+LOG: Final = "service.log"
+ENTRY_BYTES_MAX: Final = 1 << 18
+AGENTS_MAX: Final = 1000
+_ENDING: Final = ".json"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+_MARK_BYTES: Final = 8
+_TRIES: Final = 100  # a lock goes with a service that ends, which is far slower than a try
+
+
+class Entry(NamedTuple):
+    """What an agent is served with: the file's bytes, and what it says."""
+
+    data: bytes
+    said: dict[str, Any]
+
+    @property
+    def engine(self) -> str:
+        """As it is typed."""
+        return str(self.said["engine"])
+
+
+def open_place(path: str) -> int:
+    """A descriptor of `<dir>`. Raises Missing, and Refused where it is another's, or others may enter it."""
+    try:
+        place = os.open(path, _FOLDER)
+    except FileNotFoundError:
+        raise Missing(f"There is no {path}: no agent's memory is served from there.") from None
+    except OSError as error:
+        raise from_os(error, f"open {path}") from None
+    found = os.fstat(place)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o027:
+        os.close(place)
+        raise Refused(f"{path} is no folder that is this user's alone; make it yours and closed, with mode 700.")
+    return place
+
+
+def read_entry(place: int, agent: str) -> Entry:
+    """What the agent of that id is served with. Raises Missing, Corrupt."""
+    try:
+        return _read(f"{AGENTS}/{agent}{_ENDING}", place, agent)
+    except FileNotFoundError:
+        raise Missing(f"No agent {agent[:64]!r} is served here; `lnk agent memory start` serves one.") from None
+    except OSError as error:
+        raise from_os(error, f"read what the agent {agent[:64]!r} is served with") from None
+
+
+def read_entries(place: int, engine: str) -> dict[str, Entry]:
+    """What each agent is served with that this engine serves, by its id; one that is not to be understood is left out.
+
+    Raises Refused and so on where they cannot be listed.
+    """
+    try:
+        folder = os.open(AGENTS, _FOLDER, dir_fd=place)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise from_os(error, "list the agents that are served") from None
+    found = {}
+    try:
+        for name in sorted(os.listdir(folder))[:AGENTS_MAX]:
+            agent = name.removesuffix(_ENDING)
+            if name.startswith(".") or agent == name:
+                continue
+            try:
+                entry = _read(name, folder, agent)
+            except (OSError, Corrupt):
+                continue
+            if entry.engine == engine:
+                found[agent] = entry
+    except OSError as error:
+        raise from_os(error, "list the agents that are served") from None
+    finally:
+        os.close(folder)
+    return found
+
+
+def generation(engine: str, entries: Mapping[str, Entry]) -> str:
+    """The name of the service that serves exactly these."""
+    try:
+        from _blake2 import blake2b  # hashlib loads a library of 4 MB for it
+    except ImportError:
+        from hashlib import blake2b
+
+    mark = blake2b(digest_size=_MARK_BYTES)
+    for agent, entry in sorted(entries.items()):
+        name = os.fsencode(agent)
+        mark.update(len(name).to_bytes(4, "big") + name + len(entry.data).to_bytes(4, "big") + entry.data)
+    return f"{engine}-{mark.hexdigest()}"
+
+
+def _read(path: str, at: int, agent: str) -> Entry:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _FILE, dir_fd=at)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise Corrupt(f"What the agent {agent[:64]!r} is served with is no file of yours; start its memory again.")
+        data = os.read(fd, ENTRY_BYTES_MAX + 1)
+    finally:
+        os.close(fd)
+    try:
+        said = json.loads(data)
+        if said["agent"] == agent and isinstance(said["engine"], str) and len(data) <= ENTRY_BYTES_MAX:
+            return Entry(data, said)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise Corrupt(f"What the agent {agent[:64]!r} is served with is not to be understood; start its memory again.")
+
+
+# ---------------------------------------------------------------- what it was made from
+
+
+def stamp(path: str) -> str:
+    """What a file is now, so far as can be told without reading it; empty where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # the latter of what can be no path
+        return ""
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+def is_as_it_was(entry: Entry, version: str) -> bool:
+    """Whether the files that it was made from, and Link, are what they were."""
+    made_of = entry.said.get("made_of")
+    if entry.said.get("link") != version or not isinstance(made_of, dict):
+        return False
+    return all(isinstance(path, str) and stamp(path) == was for path, was in made_of.items())
+
+
+# ---------------------------------------------------------------- the lock for life
+
+
+def take_lock(place: int, name: str) -> int | None:
+    """Holds `<name>.lock` until this process ends, by a descriptor that is given on; None where another holds it.
+
+    Raises Unavailable and so on where it cannot be held. The file goes with whoever held it, so that it is looked
+    whether what was locked still has its name.
+    """
+    for _ in range(_TRIES):
+        try:
+            lock = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=place)
+        except OSError as error:
+            raise from_os(error, f"open {name}.lock") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(f"{name}.lock", dir_fd=place, follow_symlinks=False)):
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(lock)
+            raise Unavailable(f"{name}.lock cannot be locked: {error.strerror}.") from None
+        os.close(lock)
+    raise Unavailable(f"{name}.lock goes as often as it is made; look who takes it away, then try again.")

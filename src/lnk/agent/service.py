@@ -1,0 +1,145 @@
+"""The start of the service of an owner's agents: what it serves is planned, and its engine started in the sandbox.
+
+Then this process becomes the small program that stands before the engine for as long as it lives (`lnk.agent.host`).
+"""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from lnk.agent import host, shared
+from lnk.agent.connect import BUSY
+from lnk.agent.engine import program_of
+from lnk.agent.journal import Journal
+from lnk.agent.proxy import small_command
+from lnk.agent.served import LOG, open_place, take_lock
+from lnk.confine import end_with
+from lnk.contract.memory import SERVE_MANY
+from lnk.errors import LinkError, from_os
+from lnk.folder import Folder
+from lnk.sandbox.launch import Launch, launch
+from lnk.sandbox.policy import Policy
+from lnk.sandbox.ways import Tried, Way
+
+if TYPE_CHECKING:
+    from lnk.models.beside import Place
+
+MODELS_MAX: Final = 8  # that the agents of one service ask for; further ones rank by words
+BY_DESCRIPTOR: Final = ("link",)  # engines that take connections, and need make no socket
+_FAILED: Final = 127
+
+
+def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *, ready: int) -> NoReturn:
+    """This process becomes the service of `<dir>`, in a sandbox of that way. `ready` hears a line once it listens.
+
+    Raises Missing where there is nothing to serve, and what keeps the engine from being started. Where another process
+    is the service already, that is said to `ready`, and all is well.
+    """
+    place = open_place(path)
+    plan = shared.planned(place, engine)
+    lock = take_lock(place, plan.name)
+    if lock is None:
+        os.write(ready, BUSY)
+        os._exit(0)
+    _sweep(place, plan.name)
+    journal = Journal(place, LOG, host.LOG_BYTES_MAX)
+    for agent, why in plan.left_out.items():
+        journal.write(host.event(plan.name, "left out", agent=agent, why=why))
+    models, openings = _models(plan, environment, how)
+    data = shared.agents_file(plan.agents, {model: found.told for model, found in models.items()})
+    with Folder.open(path) as folder, folder.locked():
+        folder.replace(f"{plan.name}.json", data, unless_changed=folder.stat(f"{plan.name}.json"))
+    outside, inside = socket.socketpair(socket.AF_UNIX, host.MESSAGES)
+    heard, said = os.pipe()
+    beside = Policy(
+        reads=(f"{path}/{plan.name}.json",),
+        ports=tuple(found.port for found in models.values()) if how.way is not Way.NONE else (),
+    )
+    policy = shared.policy(engine, plan.agents, environment, beside)
+    argv = [
+        *(program_of(engine), SERVE_MANY, f"{path}/{plan.name}.sock", f"{path}/{plan.name}.json"),
+        *("--connections", str(inside.fileno())),
+    ]
+    with launch(policy, argv, how, openings=openings, given=[inside.fileno()]) as started:
+        pid = os.fork()
+        if not pid:
+            _become(started, said, os.getppid())
+    told = [path, plan.name, lock, outside.fileno(), heard, ready, pid]
+    for fd in (lock, outside.fileno(), heard, ready):
+        os.set_inheritable(fd, True)
+    command = small_command(host.START, *map(str, told), " ".join(models) or "")
+    try:
+        os.execve(command[0], command, dict(environment))
+    except OSError as error:
+        raise from_os(error, "become the memory service") from None
+
+
+def _sweep(place: int, name: str) -> None:
+    """What other services left that were killed goes: nobody holds their lock."""
+    there = os.listdir(place)
+    for other in {found.removesuffix(".lock") for found in there if found.endswith(".lock")} - {name}:
+        with contextlib.suppress(LinkError, OSError):
+            lock = take_lock(place, other)
+            if lock is None:
+                continue
+            for found in sorted(there, key=lambda each: each.endswith(".lock")):  # the lock last
+                if found.lstrip(".").startswith(f"{other}."):
+                    os.unlink(found, dir_fd=place)
+            os.close(lock)
+
+
+def _models(plan: shared.Plan, environment: Mapping[str, str], how: Tried) -> "tuple[dict[str, Place], list[int]]":
+    """Where each model is that an agent asks for, once for all of them; and the sandbox's ends of the ways there.
+
+    What serves it outside is started, and ends with this process. A model that no runtime could come to have is left
+    out, as is one whose settings are wrong: `status` says why.
+    """
+    found: dict[str, Place] = {}
+    openings: list[int] = []
+    wanted = list(dict.fromkeys(one.model for one in plan.agents if one.model))
+    if how.way is Way.LANDLOCK or not wanted:
+        return found, openings
+    from lnk.models.beside import place_for, start_beside
+
+    for model in wanted[:MODELS_MAX]:
+        try:
+            place = place_for(model, environment)
+        except LinkError:
+            continue
+        if place is None:
+            continue
+        outside = None
+        if how.way in (Way.BUBBLEWRAP, Way.BUNDLED):
+            ours, theirs = socket.socketpair()
+            outside = ours.detach()
+            openings.append(theirs.detach())
+        start_beside(model, place.port, environment, opening=outside)
+        if outside is not None:
+            os.close(outside)
+        found[model] = place
+    return found, openings
+
+
+def _become(started: Launch, said: int, parent: int) -> NoReturn:
+    """In the new process: the engine, whose errors are heard by us, and which ends with us."""
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        for fd in started.fds:
+            os.set_inheritable(fd, True)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        end_with(parent)
+        with contextlib.suppress(OSError):
+            os.chdir(started.folder)
+        os.execve(started.argv[0], started.argv, started.environment)
+    except OSError as error:
+        os.write(2, f"{started.argv[0]} could not be started: {error.strerror}\n".encode())
+    finally:
+        os._exit(_FAILED)
