@@ -106,12 +106,6 @@ class Index:
         if self._inode():
             try:
                 db = self._connect()
-                if self._again and (version := _newer(db)) is not None:
-                    db.close()
-                    raise Newer(
-                        f"The index in {self.state.path} is a newer Link's by now (version {version}, and this one's is"
-                        f" {VERSION}) and is left as it is: end this session, and start it again."
-                    )
                 why = _wrong(db)
                 if why is None:
                     return db
@@ -138,6 +132,8 @@ class Index:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         db = apsw.Connection(f"{path}/{FILE}", flags=flags)
         db.set_busy_timeout(_BUSY_MS)
+        if self._again:
+            self._leave_newer(db)
         for pragma in (
             "trusted_schema=OFF",
             "cell_size_check=ON",
@@ -150,6 +146,16 @@ class Index:
         ):
             db.execute(f"PRAGMA {pragma}")
         return db
+
+    def _leave_newer(self, db: apsw.Connection) -> None:
+        """Raises Newer where the index is a newer program's, before anything is written to it."""
+        version = int(db.pragma("user_version"))
+        if db.pragma("application_id") == APPLICATION and version > VERSION:
+            db.close()
+            raise Newer(
+                f"The index in {self.state.path} is a newer Link's by now (version {version}, and this one's is"
+                f" {VERSION}) and is left as it is: end this session, and start it again."
+            )
 
     def _make(self, db: apsw.Connection, why: str | None) -> None:
         schema = _schema()
@@ -413,12 +419,6 @@ def _no_room(path: str) -> bool:
     except OSError:
         return False
     return found.f_bavail * found.f_frsize < _ROOM_BYTES
-
-
-def _newer(db: apsw.Connection) -> int | None:
-    """The version of an index of ours that is newer than this program."""
-    version = int(db.pragma("user_version"))
-    return version if db.pragma("application_id") == APPLICATION and version > VERSION else None
 
 
 def _wrong(db: apsw.Connection) -> str | None:

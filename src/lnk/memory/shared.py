@@ -79,14 +79,15 @@ class Shared:
 
             name = model or MODEL_ASKED
             # The fixed sentence goes with each question: it may not take longer than one.
-            questions = self._use((name, address, "questions"), lambda: Endpoint(address, name, documents_s=QUERY_S))
-            pairs.append(Pair(self._use((name, address), lambda: Endpoint(address, name)), questions))
+            questions = self.use((name, address, "questions"), lambda: Endpoint(address, name, documents_s=QUERY_S))
+            pairs.append(Pair(self.use((name, address), lambda: Endpoint(address, name)), questions))
         if model in (None, builtin.MODEL) and builtin.installed():
-            encoder = self._use(builtin.MODEL, builtin.Builtin)
+            encoder = self.use(builtin.MODEL, builtin.Builtin)
             pairs.append(Pair(encoder, encoder))
         return pairs
 
-    def _use(self, key: Hashable, make: Callable[[], Encoder]) -> _Use:
+    def use(self, key: Hashable, make: Callable[[], Encoder]) -> Encoder:
+        """The encoder of that key, made where nobody uses it yet, until what is given back is closed."""
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
