@@ -1,6 +1,8 @@
 """The gate of a tool's proxy: what goes on, what is asked, what is answered in the tool's place, and what is logged."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lnk.agent.gate import (
+    AGAIN,
     ALLOW,
     DENY,
     EXPIRED,
     HELD_MAX,
+    KEPT_BYTES_MAX,
     SHORT_BYTES,
     UNANSWERED_MAX,
     Ask,
@@ -477,7 +481,11 @@ JSON = st.recursive(
 
 def _calls_of(line: bytes) -> list[Any]:
     found = json.loads(line)
-    return [each["params"]["name"] for each in (found if isinstance(found, list) else [found]) if "params" in each]
+    return [
+        each["params"]["name"]
+        for each in (found if isinstance(found, list) else [found])
+        if isinstance(each.get("params"), dict)
+    ]
 
 
 @given(st.lists(st.one_of(JSON.map(line), st.binary(max_size=40)), max_size=6))
@@ -493,3 +501,298 @@ def test_whatever_comes_nothing_is_called_that_is_not_on_the_list(lines: list[by
                 for each in found if isinstance(found, list) else [found]:
                     assert each.get("method") != "tools/call" or each["params"]["name"] == "search"
         assert number < len(lines) or actions == [ToTool(text + b"\n")]
+
+
+# ------------------------------------------------------------ a tool that is lost, and there again
+
+OPENS = message(
+    "initialize", 1, protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "é", "version": "1"}
+)
+OPENED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+def cancel(number: Any) -> bytes:
+    return line({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+
+
+@pytest.fixture
+def kept() -> Gate:
+    """The gate of a tool that is found again where it is lost: of its calls `search` may be made again."""
+    return Gate(["search", "remember"], ["search"])
+
+
+def test_what_only_reads_is_made_again_as_it_came_and_once(kept: Gate):
+    lines = [
+        call("search", 7, arguments={"query": "é"}),
+        b"  " + line(message("ping", "x")),
+        line(message("tools/list")),
+    ]
+    for each in lines:
+        kept.from_client(each, 1.0)
+    assert (kept.lost(2.0), kept.unanswered) == ([], 3)
+    assert kept.again() == [each + b"\n" for each in lines]
+
+    actions = kept.lost(3.0)
+    assert [each["id"] for each in given_to_client(actions)] == [7, "x", 1]
+    assert outcomes(actions) == [("search", "unanswered")]
+    assert (kept.again(), kept.unanswered) == ([], 0)
+
+
+def test_what_is_made_again_is_answered_as_if_nothing_had_happened(kept: Gate):
+    kept.from_client(call("search", 7, arguments={"query": "a"}), 1.0)
+    kept.lost(2.0)
+    assert kept.from_tool(answered(7), 4.0) == [
+        ToClient(answered(7) + b"\n"),
+        Record("search", "", {"query": 3}, "ok", 1.0, 3.0, None),
+    ]
+    assert (kept.again(), kept.lost(5.0), kept.from_tool(answered(7), 6.0)) == ([], [], [])
+
+
+def test_what_comes_while_the_first_is_made_again_has_its_own_turn(kept: Gate):
+    kept.from_client(call("search", 1), 0.0)
+    kept.lost(1.0)
+    kept.from_client(call("search", 2), 2.0)
+    assert [each["id"] for each in given_to_client(kept.lost(3.0))] == [1]
+    assert kept.again() == [call("search", 2) + b"\n"]
+
+
+@pytest.mark.parametrize("meta", [{}, MODERN])
+def test_what_may_have_been_done_is_not_done_again_and_the_model_reads_so(kept: Gate, meta: dict[str, str]):
+    kept.from_client(
+        call("remember", 7, arguments={"note": "a"}, _meta={**meta, "link.local/thread": "link:main"}), 1.0
+    )
+    answer, record = kept.lost(3.0)
+    (said,) = given_to_client([answer])
+    assert (said["id"], said["result"]["isError"]) == (7, True)
+    assert said["result"].get("resultType") == ("complete" if meta else None)
+    assert "not known whether it was done" in said["result"]["content"][0]["text"]
+    assert record == Record("remember", "link:main", {"note": 3}, "unanswered", 1.0, 2.0, None)
+    assert (kept.again(), kept.unanswered) == ([], 0)
+
+
+def test_a_method_that_nobody_knows_is_not_made_again_and_answered_with_an_error():
+    gate = Gate(None, ["search"])
+    gate.from_client(line(message("files/wipe", 7)), 0.0)
+    (answer,) = given_to_client(gate.lost(1.0))
+    assert (answer["id"], answer["error"]["code"]) == (7, -32005)
+
+
+def test_a_late_answer_to_what_was_answered_with_an_error_is_dropped(kept: Gate):
+    kept.from_client(call("remember", 7), 0.0)
+    kept.from_client(call("search", 8), 0.0)
+    kept.from_client(cancel(8), 0.0)
+    kept.lost(1.0)
+    assert kept.from_tool(answered(7), 2.0) + kept.from_tool(answered(8), 2.0) == []
+    assert kept.dropped == 2  # no answer is expected any more of a tool that is gone
+
+
+def test_an_id_can_be_used_anew_and_is_made_again_anew(kept: Gate):
+    kept.from_client(call("search", 7, arguments={"query": "a"}), 0.0)
+    kept.lost(1.0)
+    assert "not answered yet" in given_to_client(kept.from_client(call("search", 7), 1.0))[0]["error"]["message"]
+    kept.lost(2.0)
+    text = call("search", 7, arguments={"query": "b"})
+    assert kept.from_client(text, 3.0) == [ToTool(text + b"\n")]
+    assert (kept.lost(4.0), kept.again()) == ([], [text + b"\n"])
+
+
+def test_what_the_owner_was_not_heard_about_yet_waits_on_for_them(kept: Gate):
+    text = call("delete", 7)
+    assert isinstance(kept.from_client(text, 0.0)[0], Ask)
+    assert (kept.lost(1.0), kept.again(), kept.unanswered) == ([], [], 1)
+    assert kept.answer(1, ALLOW, 2.0) == [ToTool(text + b"\n")]
+    assert outcomes(kept.lost(3.0)) == [("delete", "unanswered")]
+
+
+def test_a_read_that_the_owner_allowed_is_made_again_too():
+    gate = Gate([], ["search"])
+    text = call("search", 7, arguments={"query": "x" * (KEPT_BYTES_MAX * 2 // 3)})
+    gate.from_client(text, 0.0)
+    assert (gate.lost(1.0), gate.again()) == ([], [])
+    gate.answer(1, ALLOW, 2.0)
+    assert (gate.lost(3.0), gate.again()) == ([], [text + b"\n"])
+
+
+def test_what_the_client_gave_up_is_not_made_again(kept: Gate):
+    kept.from_client(call("search", 7), 0.0)
+    kept.from_client(cancel(7), 1.0)
+    assert (kept.lost(2.0), kept.again()) == ([], [])
+    kept.from_client(call("search", 8), 3.0)
+    kept.lost(4.0)
+    assert outcomes(kept.from_client(cancel(8), 5.0)) == [("search", "cancelled")]
+    assert kept.again() == []
+
+
+def test_of_an_array_each_is_made_again_or_answered_by_itself(kept: Gate):
+    asked = [message("tools/call", 1, name="search"), message("tools/call", 2, name="remember"), OPENED]
+    kept.from_client(line(asked), 0.0)
+    actions = kept.lost(1.0)
+    assert [each["id"] for each in given_to_client(actions)] == [2]
+    assert outcomes(actions) == [("remember", "unanswered")]
+    assert list(map(json.loads, kept.again())) == asked[:1]
+
+
+@pytest.mark.parametrize("number", [1, [], {}, None, 1.5], ids=ascii)
+def test_an_answer_beside_a_request_in_an_array_is_not_taken_for_it(kept: Gate, number: Any):
+    asked = message("ping", 1)
+    text = line([asked, {"jsonrpc": "2.0", "id": number, "result": {}}])
+    assert kept.from_client(text, 0.0) == [ToTool(text + b"\n")]
+    kept.lost(1.0)
+    assert list(map(json.loads, kept.again())) == [asked]
+
+
+def test_lines_are_kept_up_to_a_limit_and_what_is_over_it_is_answered(kept: Gate):
+    big = call("search", 1, arguments={"query": "x" * (KEPT_BYTES_MAX * 2 // 3)})
+    assert isinstance(kept.from_client(big, 0.0)[0], ToTool)
+    assert isinstance(kept.from_client(big.replace(b'"id": 1', b'"id": 2'), 0.0)[0], ToTool)
+    kept.from_client(call("search", 3), 0.0)
+    assert [each["id"] for each in given_to_client(kept.lost(1.0))] == [2]
+    assert [json.loads(each)["id"] for each in kept.again()] == [1, 3]
+
+    kept.from_tool(answered(1), 2.0)
+    kept.from_client(big, 3.0)
+    kept.lost(4.0)
+    assert kept.again() == [big + b"\n"]
+
+
+def test_a_session_is_opened_again_as_its_client_opened_it(kept: Gate):
+    assert kept.opening() == (b"", b"")
+    kept.from_client(line(OPENS), 0.0)
+    kept.from_tool(answered(1), 0.0)
+    asks, opened = kept.opening()
+    assert (json.loads(asks), opened) == ({**OPENS, "id": AGAIN}, b"")
+    assert asks.index(b"\n") == len(asks) - 1
+
+    kept.from_client(line(OPENED), 0.0)
+    kept.lost(1.0)
+    assert kept.opening() == (asks, line(OPENED) + b"\n")
+    assert kept.from_tool(answered(AGAIN), 2.0) == []
+    assert kept.opening() == (asks, line(OPENED) + b"\n")
+
+
+def test_what_tells_that_a_session_is_open_may_stand_in_an_array(kept: Gate):
+    kept.from_client(line(OPENS), 0.0)
+    kept.from_tool(answered(1), 0.0)
+    kept.from_client(line([OPENED, message("ping", 2)]), 0.0)
+    assert kept.opening()[1] == line(OPENED) + b"\n"
+
+
+def test_a_client_that_opens_its_session_anew_is_opened_again_so(kept: Gate):
+    for asked in (OPENS, message("initialize", 2, protocolVersion="2024-11-05")):
+        kept.from_client(line(asked), 0.0)
+        kept.from_tool(answered(asked["id"]), 0.0)
+        asks, opened = kept.opening()
+        assert (json.loads(asks), opened) == ({**asked, "id": AGAIN}, b"")
+        kept.from_client(line(OPENED), 0.0)
+
+
+def test_an_opening_that_was_not_answered_is_made_again_and_not_said_twice(kept: Gate):
+    kept.from_client(line(OPENS), 0.0)
+    assert (kept.lost(1.0), kept.again()) == ([], [line(OPENS) + b"\n"])
+    assert kept.opening() == (b"", b"")
+    assert given_to_client(kept.from_tool(answered(1), 2.0)) == [json.loads(answered(1))]
+    assert json.loads(kept.opening()[0])["id"] == AGAIN
+
+
+def test_in_the_era_without_an_opening_there_is_none_to_say(kept: Gate):
+    kept.from_client(line(message("server/discover", 1, _meta=MODERN)), 0.0)
+    kept.from_client(call("search", 2, _meta=MODERN), 0.0)
+    kept.lost(1.0)
+    assert kept.opening() == (b"", b"")
+    assert [json.loads(each)["id"] for each in kept.again()] == [1, 2]
+
+
+def test_at_the_end_what_waits_to_be_made_again_is_answered_too(kept: Gate):
+    kept.from_client(call("search", 7), 0.0)
+    kept.lost(1.0)
+    actions = kept.close("It did not start again.", 2.0)
+    assert given_to_client(actions)[0]["error"]["message"] == "It did not start again."
+    assert (outcomes(actions), kept.again()) == ([("search", "unanswered")], [])
+
+
+def test_of_a_tool_that_is_never_there_again_nothing_is_kept(gate: Gate):
+    for asked in (OPENS, OPENED, [message("ping", 2)], message("tools/call", 3, name="search")):
+        gate.from_client(line(asked), 0.0)
+    gate.from_tool(answered(1), 0.0)
+    assert [each["id"] for each in given_to_client(gate.lost(1.0))] == [2, 3]
+    assert (gate.again(), gate.opening()) == ([], (b"", b""))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        message("tools/call", 1, name="delete"),
+        message("files/wipe", 1),
+        {"jsonrpc": "2.0", "method": "files/wipe"},
+        {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "delete"}},
+        [message("tools/call", 1, name="delete"), {"jsonrpc": "2.0", "method": "files/wipe"}],
+    ],
+)
+def test_where_no_list_is_given_everything_passes_that_can_be_read_in_one_way(asked: Any):
+    gate = Gate(None, ["search"])
+    assert gate.from_client(line(asked), 0.0) == [ToTool(line(asked) + b"\n")]
+    for text in TWO_READINGS:
+        assert [type(each) for each in gate.from_client(text.replace("DELETE", DELETE).encode(), 0.0)] == [ToClient]
+
+
+class Played:
+    """A client, an owner and a tool that is lost now and then, played through a gate: what each of them was given."""
+
+    def __init__(self) -> None:
+        self.gate = Gate(["search", "remember"], ["search"])
+        self.serial = 0
+        self.waiting: set[int] = set()  # ids that the client waits for
+        self.made: Counter[tuple[str, int]] = Counter()  # calls that the tool was given
+
+    def call(self, number: int, *names: str) -> None:
+        self.serial += 1
+        numbers = [number + 10 * place for place in range(len(names))]
+        asked = [
+            message("tools/call", each, name=name, arguments={"serial": self.serial})
+            for name, each in zip(names, numbers, strict=True)
+        ]
+        if self.waiting.isdisjoint(numbers):
+            self.waiting |= set(numbers)
+            self.note(self.gate.from_client(line(asked if len(asked) > 1 else asked[0]), 0.0))
+
+    def cancel(self, number: int) -> None:
+        self.waiting.discard(number)
+        self.note(self.gate.from_client(cancel(number), 0.0))
+
+    def lose(self) -> None:
+        self.note(self.gate.lost(0.0))
+        self.note([ToTool(each) for each in self.gate.again()])
+
+    def note(self, actions: list[Any]) -> None:
+        for each in actions:
+            if isinstance(each, ToClient):
+                self.waiting.remove(json.loads(each.line)["id"])
+            elif isinstance(each, ToTool) and b"tools/call" in each.line:
+                self._note_calls(json.loads(each.line))
+
+    def _note_calls(self, found: Any) -> None:
+        for each in found if isinstance(found, list) else [found]:
+            self.made[each["params"]["name"], each["params"]["arguments"]["serial"]] += 1
+
+
+MOVES: dict[str, Callable[[Played, int], None]] = {
+    "search": lambda played, number: played.call(number, "search"),
+    "remember": lambda played, number: played.call(number, "remember"),
+    "delete": lambda played, number: played.call(number, "delete"),
+    "both": lambda played, number: played.call(number, "search", "remember"),
+    "allowed": lambda played, number: played.note(played.gate.answer(number, ALLOW, 0.0)),
+    "answered": lambda played, number: played.note(played.gate.from_tool(answered(number), 0.0)),
+    "cancelled": lambda played, number: played.cancel(number),
+    "lost": lambda played, number: played.lose(),
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(MOVES)), st.integers(1, 4)), max_size=24))
+def test_however_often_it_is_lost_all_is_answered_once_and_only_reads_are_made_twice(moves: list[tuple[str, int]]):
+    played = Played()
+    for move, number in moves:
+        MOVES[move](played, number)
+    played.note(played.gate.close("It is over.", 0.0))
+    assert played.waiting == set()
+    assert {name for (name, _), count in played.made.items() if count > 1} <= {"search"}
+    assert max(played.made.values(), default=0) <= 2

@@ -6,7 +6,9 @@ waits nowhere: whoever owns it polls its descriptors.
 
 import _socket
 import contextlib
+import errno
 import json
+import os
 import select
 import socket
 from collections.abc import Callable, Iterable
@@ -54,6 +56,7 @@ class Doorway:
         self._line_bytes_max = line_bytes_max
         self._line_s = line_s
         self._silent: dict[int, _Silent] = {}
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # for who comes when no descriptor is left
 
     def __len__(self) -> int:
         """How many have not said their line."""
@@ -84,7 +87,9 @@ class Doorway:
         for _ in range(SILENT_MAX):
             try:
                 fd, _address = self._listening._accept()  # type: ignore[attr-defined]
-            except OSError:  # nothing more; or it is gone again, or there is no descriptor for it
+            except OSError as error:  # nothing more, or it is gone again
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._turn_away()
                 break
             stream = socket.socket(fileno=fd)
             stream.setblocking(False)
@@ -122,6 +127,22 @@ class Doorway:
         for fd in list(self._silent):
             self._silent.pop(fd).stream.close()
         self._listening.close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def _turn_away(self) -> None:
+        """One goes for whom there is no descriptor: it would be ready for ever, and keep whoever polls busy."""
+        why = "the process that listens has no descriptor left"
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        with contextlib.suppress(OSError):
+            fd, _address = self._listening._accept()  # type: ignore[attr-defined]
+            self._refused(why)
+            refuse(socket.socket(fileno=fd), why)
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _hear(self, fd: int) -> list[Said]:
         """The first line is taken out of the connection, and not a byte more."""

@@ -36,6 +36,40 @@ for line in sys.stdin:
 """
 
 
+# Serves many agents from one process, and says of each call which agent's it is, and which process it is.
+TOY_MANY = """\
+#!{python}
+import json, os, socket, sys, threading
+def session(stream, agents):
+    lines = stream.makefile("rwb", buffering=0)
+    agent = json.loads(lines.readline()).get("agent")
+    lines.write(json.dumps({{"ok": True}} if agent in agents else {{"error": "who is that?"}}).encode() + b"\\n")
+    for line in lines if agent in agents else ():
+        asked = json.loads(line)
+        if asked.get("params", {{}}).get("arguments", {{}}).get("die"): os._exit(3)
+        told = {{"agent": agent, "argv": agents[agent]["argv"], "process": os.getpid(), "said": "x" * 300000}}
+        result = {{"content": [{{"type": "text", "text": json.dumps(told)}}], "protocolVersion": "2025-11-25",
+                   "capabilities": {{"tools": {{}}}}, "serverInfo": {{"name": "toy", "version": "1"}}}}
+        if "id" in asked:
+            lines.write(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": result}}).encode() + b"\\n")
+    stream.shutdown(socket.SHUT_RDWR)
+if sys.argv[1] == "command":
+    argv = [os.path.basename(sys.argv[0]), "serve", *sys.argv[2:]]
+    print(json.dumps({{"argv": argv, "allow": ["try"], "shared": True}}))
+elif sys.argv[1] == "serve-many":
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(sys.argv[2]); listening.listen()
+    agents = json.load(open(sys.argv[3]))
+    while True:
+        threading.Thread(target=session, args=(listening.accept()[0], agents), daemon=True).start()
+"""
+
+
+def toy_many(folder: Path, name: str = "toys") -> Path:
+    """Installs an engine that is `shared`, and knows the contract's `serve-many` alone."""
+    return _installed(folder, name, TOY_MANY.format(python=sys.executable))
+
+
 def toy(folder: Path, name: str = "toy", *, install: str = "pass", **more: object) -> Path:
     """Installs the engine typed as `name` in a folder of programs; `more`: further keys of what it prints."""
     return _installed(folder, name, TOY.format(python=sys.executable, install=install, more=repr(more)))

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import engines
 import pytest
@@ -695,3 +695,49 @@ def test_uninstall_stops_everything_and_takes_the_agents_with_it_when_told(owner
     owner.start()
     owner.shows("uninstall", "--agents")
     assert not owner.link.exists()
+
+
+# ------------------------------------------------------------------ another engine that serves many
+
+
+NO_BUBBLEWRAP: Final = str(Path(__file__).parent / "no_bubblewrap")
+
+
+def told(program: Program, **arguments: Any) -> dict[str, Any]:
+    return json.loads(program.call("try", arguments).text)
+
+
+@pytest.mark.requirement("SHARED-1")
+@pytest.mark.requirement("SHARED-5")
+@pytest.mark.requirement("CONTRACT-12")
+def test_another_engine_that_is_shared_serves_all_agents_from_one_process(owner: Owner, main: Path) -> None:
+    engines.toy_many(owner.programs)
+    owner.shows("agent", "new", "second")
+    started = [owner.start("toys", name) for name in ("main", "second")]
+    with owner.session(started[0]) as one, owner.session(started[1]) as other, owner.session(started[1]) as third:
+        said = [told(each) for each in (one, other, third, one)]
+        assert [each["agent"] for each in said] == [
+            each["tool"].removeprefix("memory-") for each in (started[0], started[1], started[1], started[0])
+        ]
+        assert len({each["process"] for each in said}) == 1
+        assert all(each["argv"][1] == "serve" for each in said) and said[0]["argv"] != said[1]["argv"]
+        assert len(said[0]["said"]) == 300_000  # more than a socket holds
+
+
+@pytest.mark.requirement("SHARED-1")
+def test_a_session_outlives_another_engine_too(owner: Owner, main: Path) -> None:
+    engines.toy_many(owner.programs)
+    started = owner.start("toys")
+    with owner.session(started) as program:
+        before = told(program)["process"]
+        lost = program.call("try", {"die": True})
+        assert lost.failed and "not known whether it was done" in lost.text
+        again = told(program)
+        assert again["agent"] == started["tool"].removeprefix("memory-") and before
+
+
+def test_in_the_way_without_name_spaces_another_engine_is_served_a_session_at_a_time(owner: Owner, main: Path) -> None:
+    """Landlock gives no right to make a socket."""
+    engines.toy_many(owner.programs)
+    started = owner.start("toys", env={"PATH": f"{owner.programs}:/not/there", "PYTHONPATH": NO_BUBBLEWRAP})
+    assert "service" not in json.loads(owner.tool(started).read_text())

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from lnk import __version__
 from lnk.agent.gate import AGAIN
-from lnk.agent.served import Entry, generation, is_as_it_was, open_place, read_entries, read_entry
+from lnk.agent.served import Entry, generation, is_as_it_was, last_words, open_place, read_entries, read_entry
 from lnk.contract.hello import format_hello, parse_welcome
 from lnk.errors import LinkError, Unavailable, from_os
 from lnk.lines import Lines, TooLong
@@ -26,6 +26,7 @@ WELCOME_S: Final = 30.0  # an agent's index is opened meanwhile
 RENEW_S: Final = 60.0  # its engine is asked for its command
 REOPENED_S: Final = 10.0
 SYSTEMD_S: Final = 5.0  # for systemd to take a unit, and for what it starts to listen
+STARTS_MAX: Final = 5  # times that it is started and gone again, until that is said
 CLOSED_MAX: Final = 5  # times that a connection is closed before it is welcome, until that is said
 LOOK_FIRST_S: Final = 0.005
 LOOK_MOST_S: Final = 0.1
@@ -120,7 +121,7 @@ class Service:
     def _welcomed(self) -> _socket.socket:
         until = time.monotonic() + START_S
         self._systemd_until = None
-        closed, pause = 0, LOOK_FIRST_S
+        started, closed, pause = 0, 0, LOOK_FIRST_S
         why = "it does not listen"
         while time.monotonic() < until:
             entry = read_entry(self._place, self._agent)
@@ -131,6 +132,10 @@ class Service:
                 if said := self._start(entry):
                     why = said
                 else:
+                    started += 1
+                    why = "it ends as soon as it starts"
+                    if started >= STARTS_MAX:
+                        break
                     pause = LOOK_FIRST_S
                     continue
             except BlockingIOError:
@@ -147,8 +152,10 @@ class Service:
                     break
             self._pause(pause)
             pause = min(2 * pause, LOOK_MOST_S)
+        words = f" (it said: {said})" if (said := last_words(self._place)) else ""
         raise Unavailable(
-            f"The memory service in {self._path} cannot be used: {why}; `lnk agent memory service --log` tells more."
+            f"The memory service in {self._path} cannot be used: {why}{words};"
+            " `lnk agent memory service --log` tells more."
         )
 
     def _is_welcome(self, stream: _socket.socket) -> bool:

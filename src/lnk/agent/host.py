@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from lnk.agent.connect import READY
 from lnk.agent.journal import Journal, format_time
+from lnk.agent.passing import Copied, Engine, reached
 from lnk.agent.proxy import Signals
 from lnk.agent.served import LOG, open_place
 from lnk.contract.hello import LINE_BYTES_MAX, LINE_S, parse_hello
@@ -35,24 +36,23 @@ LOG_BYTES_MAX: Final = 1 << 20
 SAID_BYTES_MAX: Final = 1 << 12  # of a line that the engine says
 SESSIONS_MAX: Final = 512
 WAITING_MAX: Final = 512  # connections that the engine was not given yet
-REPORT_BYTES_MAX: Final = 1 << 16
 STATUS: Final = b'{"status": true}'
 _READ_BYTES: Final = 1 << 16
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until nobody is left. As `argv`: `<dir>`, the service's name; the descriptors of its lock, of the pair that
-    leads to the engine, of what the engine says, of whoever waits to hear that we listen; the engine's process, and the
-    models that are served.
+    """Serve until nobody is left. As `argv`: `<dir>`, the service's name, how the engine is reached; the descriptors of
+    its lock, of what the engine says, of whoever waits to hear that we listen; the engine's process, and the models
+    that are served.
     """
-    path, name, *numbers, models = argv
-    lock, pair, heard, ready, engine = map(int, numbers)
-    for fd in (lock, pair, heard, ready):
+    path, name, engine, *numbers, models = argv
+    lock, heard, ready, pid = map(int, numbers)
+    for fd in (lock, heard, ready):
         os.set_inheritable(fd, False)
     place = open_place(path)
     journal = Journal(place, LOG, LOG_BYTES_MAX)
     try:
-        host = _Host(path, place, name, socket.socket(fileno=pair), heard, engine, journal, models.split())
+        host = _Host(path, place, name, reached(engine), heard, pid, journal, models.split())
     except LinkError as error:
         os.write(ready, f"{error}\n".encode())
         return error.status
@@ -82,25 +82,21 @@ class _Host:
         path: str,
         place: int,
         name: str,
-        pair: socket.socket,
+        engine: Engine,
         heard: int,
-        engine: int,
+        pid: int,
         journal: Journal,
         models: list[str],
     ) -> None:
         self._path, self._place, self._name = path, place, name
-        self._pair, self._heard, self._engine = pair, heard, engine
+        self._engine, self._heard, self._pid = engine, heard, pid
         self._journal = journal
         self._models = models
         self._socket = f"{name}.sock"
-        self._pair.setblocking(False)
         os.set_blocking(heard, False)
         self._signals = Signals()
         self._began = time.time()
         self._waiting: deque[Said] = deque()
-        self._given = 0  # connections that the engine was given, and of those that it has taken up
-        self._taken = 0
-        self._open: dict[str, int] = {}  # sessions by agent
         self._idle_since = time.monotonic()
         self._lines = Lines(SAID_BYTES_MAX)
         self._last = ""
@@ -118,7 +114,7 @@ class _Host:
 
     def run(self) -> int:
         """Until the last session is over, the engine ends, or a signal ends us."""
-        while not (self._gone or self._signals.told):
+        while not (self._gone or self._engine.is_gone or self._signals.told):
             self._turn()
             if self._is_over() and self._leave():
                 break
@@ -128,15 +124,14 @@ class _Host:
         poll = select.poll()
         for fd in (*self._door.fds(), self._signals.fd, self._heard):
             poll.register(fd, select.POLLIN)
-        poll.register(self._pair, select.POLLIN | (select.POLLOUT if self._waiting else 0))
+        self._engine.register(poll, waits=bool(self._waiting))
         ready = dict(poll.poll(self._wait_ms()))
         now = time.monotonic()
         if self._signals.fd in ready:
             self._signals.drain()
         if self._heard in ready:
             self._hear_errors()
-        if ready.get(self._pair.fileno(), 0) & ~select.POLLOUT:
-            self._hear_engine()
+        self._engine.hear(ready)
         for said in self._door.take(ready, now):
             self._decide(said)
         self._door.expire(now)
@@ -146,13 +141,14 @@ class _Host:
 
     def _wait_ms(self) -> float | None:
         now = time.monotonic()
-        waits = [wait for wait in (self._door.wait_s(now),) if wait is not None]
+        asked = (self._door.wait_s(now), self._engine.wait_s(waits=bool(self._waiting)))
+        waits = [wait for wait in asked if wait is not None]
         if not self._is_used():
             waits.append(max(0.0, self._idle_since + IDLE_S - now))
         return min(waits) * 1000 + 1 if waits else None
 
     def _is_used(self) -> bool:
-        return bool(self._waiting or len(self._door) or self._given > self._taken or self._open)
+        return bool(self._waiting or len(self._door) or self._engine.is_used())
 
     def _is_over(self) -> bool:
         return not self._is_used() and time.monotonic() >= self._idle_since + IDLE_S
@@ -188,7 +184,7 @@ class _Host:
             self._log("refused", why=str(error))
             refuse(said.stream, str(error))
             return
-        if sum(self._open.values()) >= SESSIONS_MAX or len(self._waiting) >= WAITING_MAX:
+        if sum(self._engine.sessions.values()) >= SESSIONS_MAX or len(self._waiting) >= WAITING_MAX:
             refuse(
                 said.stream, f"{SESSIONS_MAX} sessions are open with the memory service, and no more can be; end some."
             )
@@ -196,34 +192,9 @@ class _Host:
         self._waiting.append(said)
 
     def _give(self) -> None:
-        """Each connection goes to the engine with its first line; ours of it is closed."""
-        while self._waiting:
-            said = self._waiting[0]
-            try:
-                socket.send_fds(self._pair, [said.line], [said.stream.fileno()])
-            except BlockingIOError:
-                return
-            except OSError:
-                self._gone = True
-                return
-            self._waiting.popleft().stream.close()
-            self._given += 1
-
-    def _hear_engine(self) -> None:
-        """It tells how many connections it has taken up, and which sessions are open."""
-        while True:
-            try:
-                data = self._pair.recv(REPORT_BYTES_MAX)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._gone = True
-                return
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                said = json.loads(data)
-                self._taken, self._open = int(said["taken"]), dict(said["open"])
+        """Each connection goes to the engine with its first line."""
+        while self._waiting and self._engine.give(self._waiting[0]):
+            self._waiting.popleft()
 
     def _hear_errors(self) -> None:
         """What the engine says goes to the log."""
@@ -242,8 +213,8 @@ class _Host:
             "name": self._name,
             "since": format_time(self._began),
             "pid": os.getpid(),
-            "engine": self._engine,
-            "sessions": self._open,
+            "engine": self._pid,
+            "sessions": self._engine.sessions,
             "models": self._models,
         }
         with contextlib.suppress(OSError):
@@ -256,14 +227,17 @@ class _Host:
         """Who was not given to the engine yet is told why, where it failed; then it ends, and nothing of us is left."""
         with contextlib.suppress(OSError):
             os.unlink(self._socket, dir_fd=self._place)
-        if self._gone:
+        gone = self._gone or self._engine.is_gone
+        if gone:
             self._hear_errors()
-        if self._gone and not self._taken:
+        if gone and not self._engine.has_served:
             why = f"The memory engine ended as it started{': ' + self._last.rstrip('.') if self._last else ''}."
             for said in (*self._waiting, *self._door.accept(time.monotonic())):
                 refuse(said.stream, why)
         self._door.close()
-        self._pair.close()  # which tells the engine to end
+        self._engine.close()
+        if isinstance(self._engine, Copied):  # it stays, as it was told to
+            self._end_engine(signal.SIGTERM)
         status = self._wait_for_engine()
         self._log("ended", status=status, **({"signal": self._signals.told} if self._signals.told else {}))
         for ending in ("json", "lock"):
@@ -277,14 +251,17 @@ class _Host:
         poll = select.poll()
         poll.register(self._signals.fd, select.POLLIN)
         while (left := until - time.monotonic()) > 0:
-            pid, status = os.waitpid(self._engine, os.WNOHANG)
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid:
                 return os.waitstatus_to_exitcode(status)
             poll.poll(left * 1000 + 1)
             self._signals.drain()
+        self._end_engine(signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+    def _end_engine(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._engine, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(self._engine, 0)[1])
+            os.killpg(self._pid, number)
 
     def _log(self, what: str, **more: Any) -> None:
         self._journal.write(event(self._name, what, **more))

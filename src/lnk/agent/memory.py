@@ -182,8 +182,8 @@ class Memory:
 
     def _served_by(self, serve: Serve, how: Tried) -> ServedBy | None:
         """The service of its owner, where its engine serves many and a sandbox confines it."""
-        if not serve.shared or how.way is Way.NONE:
-            return None
+        if not serve.shared or how.way is Way.NONE or (self.engine != ENGINE and how.way not in OWN_LOOPBACK):
+            return None  # another engine makes a socket of its own, which these sandboxes alone let it
         repeats = [call for call in shared.OUR_REPEATS.get(self.engine, ()) if call in (serve.allow or ())]
         return ServedBy(path=shared.place_for(self.home, self.agent.owner), agent=self.agent.id, repeats=repeats)
 

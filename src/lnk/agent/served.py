@@ -23,6 +23,7 @@ _ENDING: Final = ".json"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK_BYTES: Final = 8
+_WORDS_BYTES: Final = 1 << 13
 _TRIES: Final = 100  # a lock goes with a service that ends, which is far slower than a try
 
 
@@ -47,7 +48,7 @@ def open_place(path: str) -> int:
     except OSError as error:
         raise from_os(error, f"open {path}") from None
     found = os.fstat(place)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o027:
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         os.close(place)
         raise Refused(f"{path} is no folder that is this user's alone; make it yours and closed, with mode 700.")
     return place
@@ -173,3 +174,26 @@ def take_lock(place: int, name: str) -> int | None:
             raise Unavailable(f"{name}.lock cannot be locked: {error.strerror}.") from None
         os.close(lock)
     raise Unavailable(f"{name}.lock goes as often as it is made; look who takes it away, then try again.")
+
+
+# ---------------------------------------------------------------- the log
+
+
+def last_words(place: int) -> str:
+    """What an engine said last, by the service's log; empty where that is not known."""
+    try:
+        fd = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK | _FILE, dir_fd=place)
+    except OSError:
+        return ""
+    try:
+        size = os.fstat(fd).st_size
+        lines = os.pread(fd, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).splitlines()
+    finally:
+        os.close(fd)
+    for line in reversed(lines):
+        try:
+            if said := json.loads(line).get("said"):
+                return str(said).rstrip(".")
+        except (ValueError, AttributeError):
+            continue
+    return ""

@@ -10,16 +10,19 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from msgspec.structs import replace
+
 from lnk.agent import host, shared
 from lnk.agent.connect import BUSY
 from lnk.agent.engine import program_of
 from lnk.agent.journal import Journal
+from lnk.agent.passing import SOCKET
 from lnk.agent.proxy import small_command
 from lnk.agent.served import LOG, open_place, take_lock
 from lnk.confine import end_with
 from lnk.contract.memory import SERVE_MANY
 from lnk.errors import LinkError, from_os
-from lnk.folder import Folder
+from lnk.folder import Folder, make_folder
 from lnk.sandbox.launch import Launch, launch
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.ways import Tried, Way
@@ -50,26 +53,33 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
         journal.write(host.event(plan.name, "left out", agent=agent, why=why))
     models, openings = _models(plan, environment, how)
     data = shared.agents_file(plan.agents, {model: found.told for model, found in models.items()})
-    with Folder.open(path) as folder, folder.locked():
-        folder.replace(f"{plan.name}.json", data, unless_changed=folder.stat(f"{plan.name}.json"))
-    outside, inside = socket.socketpair(socket.AF_UNIX, host.MESSAGES)
+    with Folder.open(path) as held, held.locked():
+        held.replace(f"{plan.name}.json", data, unless_changed=held.stat(f"{plan.name}.json"))
+    reached, given, folder = _ways_in(path, plan.name, engine)
     heard, said = os.pipe()
     beside = Policy(
         reads=(f"{path}/{plan.name}.json",),
+        writes=() if folder is None else (folder,),
+        listens=folder is not None,
         ports=tuple(found.port for found in models.values()) if how.way is not Way.NONE else (),
     )
     policy = shared.policy(engine, plan.agents, environment, beside)
+    if folder:
+        policy = replace(policy, folder=folder)  # in which its socket has a name that is never too long
     argv = [
-        *(program_of(engine), SERVE_MANY, f"{path}/{plan.name}.sock", f"{path}/{plan.name}.json"),
-        *("--connections", str(inside.fileno())),
+        program_of(engine),
+        SERVE_MANY,
+        SOCKET if folder else f"{path}/{plan.name}.sock",
+        f"{path}/{plan.name}.json",
     ]
-    with launch(policy, argv, how, openings=openings, given=[inside.fileno()]) as started:
+    argv += ["--stay"] if folder else ["--connections", str(given[0])]
+    with launch(policy, argv, how, openings=openings, given=given) as started:
         pid = os.fork()
         if not pid:
             _become(started, said, os.getppid())
-    told = [path, plan.name, lock, outside.fileno(), heard, ready, pid]
-    for fd in (lock, outside.fileno(), heard, ready):
+    for fd in (lock, heard, ready):
         os.set_inheritable(fd, True)
+    told = [path, plan.name, reached, lock, heard, ready, pid]
     command = small_command(host.START, *map(str, told), " ".join(models) or "")
     try:
         os.execve(command[0], command, dict(environment))
@@ -86,9 +96,28 @@ def _sweep(place: int, name: str) -> None:
             if lock is None:
                 continue
             for found in sorted(there, key=lambda each: each.endswith(".lock")):  # the lock last
-                if found.lstrip(".").startswith(f"{other}."):
+                if found == f"{other}.engine":
+                    _remove(place, found)
+                elif found.lstrip(".").startswith(f"{other}."):
                     os.unlink(found, dir_fd=place)
             os.close(lock)
+
+
+def _remove(place: int, name: str) -> None:
+    """A folder with its files."""
+    with Folder(os.dup(place), name) as folder:
+        folder.remove_tree(name)
+
+
+def _ways_in(path: str, name: str, engine: str) -> tuple[str, list[int], str | None]:
+    """How the engine is reached, as the host is told; what of it the engine is given, or the folder for its socket."""
+    if engine in BY_DESCRIPTOR:
+        outside, inside = socket.socketpair(socket.AF_UNIX, host.MESSAGES)
+        os.set_inheritable(outside.fileno(), True)
+        return str(outside.detach()), [inside.detach()], None
+    folder = f"{path}/{name}.engine"
+    make_folder(folder, 0o700)
+    return folder, [], folder
 
 
 def _models(plan: shared.Plan, environment: Mapping[str, str], how: Tried) -> "tuple[dict[str, Place], list[int]]":

@@ -40,6 +40,7 @@ class Passed:
         self._pair.setblocking(False)
         self._taken = 0
         self._over = False
+        self._open: Mapping[str, int] = {}
         self._said: bytes = b""
         self._told = True
 
@@ -61,9 +62,12 @@ class Passed:
                 self._over = True
             self._taken += 1
             found += [(socket.socket(fileno=fd), line) for fd in fds]
+        if not self._over and not found:
+            self.report(self._open)  # the descriptor of a connection was lost: we have as many as we may
         return found
 
     def report(self, sessions: Mapping[str, int]) -> None:
+        self._open = sessions
         said = format_line({"taken": self._taken, "open": sessions})
         if said != self._said:
             self._said = said
