@@ -339,6 +339,59 @@ def test_the_models_address_is_the_engines_alone_and_no_port_of_the_machine(owne
             socket.create_connection((told.host, told.port), WAIT_S)
 
 
+def serving(person: Person) -> list[int]:
+    """The processes that serve a model to this person."""
+    home = f"HOME={person.home}"
+    return [
+        int(pid)
+        for pid in filter(str.isdigit, os.listdir("/proc"))
+        if f"model\0serve\0{MODEL}" in _read(f"/proc/{pid}/cmdline") and home in _read(f"/proc/{pid}/environ")
+    ]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+@OPENS
+@LINUX
+@pytest.mark.requirement("SHARED-6", "CONTRACT-8")
+def test_the_model_is_served_once_for_all_agents_of_an_owner_and_ends_with_their_service(owner, serve, model):
+    """One runtime, that comes up late too; each agent finds its own documents by meaning, by one process beside."""
+    late = unused_port()
+    owner.look(f'url = "http://127.0.0.1:{late}/v1"')
+    owner.shows("agent", "new", "second")
+    owner.write("Link/Agents/second/Home/memory/boat.md", "# Boat\n\nAn automobile that swims.\n")
+    tools = [owner.answer("start", "link", name)["tool"] for name in ("main", "second")]
+    try:
+        with contextlib.ExitStack() as stack:
+            argv = [[LNK, "agent", "tool", "run", tool] for tool in tools]
+            main, second = (stack.enter_context(Session(each, env=owner.environment)) for each in argv)
+            for each in (main, second):
+                each.open()
+            assert main.search("car")["embedded"]["done"] == 0
+            serve(lm_studio_with(model), late)
+            assert owner.finds_by_meaning(main)[0] == "memory/garage.md"
+            for _ in range(TRIES):
+                found = second.search("car")
+                if "embedded" not in found:
+                    break
+                threading.Event().wait(WAIT_S / TRIES)
+            assert [result["path"] for result in found["results"]] == ["memory/boat.md"]
+            assert found["results"][0]["matched"] == ["meaning"]
+            (beside,) = serving(owner)
+            (service,) = owner.answer("status")["service"]
+            assert service["models"] == [MODEL] and service["sessions"] == dict.fromkeys(
+                [tool.removeprefix("memory-") for tool in tools], 1
+            )
+    finally:
+        owner.lnk("uninstall")
+    assert ended(beside)
+
+
 @LINUX
 @OPENS
 def test_a_client_sees_the_end_of_its_pipes_when_the_engine_ends(owner, serve, model):
