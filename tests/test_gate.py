@@ -796,3 +796,56 @@ def test_however_often_it_is_lost_all_is_answered_once_and_only_reads_are_made_t
     assert played.waiting == set()
     assert {name for (name, _), count in played.made.items() if count > 1} <= {"search"}
     assert max(played.made.values(), default=0) <= 2
+
+
+# ------------------------------------------------------------------ long answers, read by their outline
+
+
+def long_answer(gate: Gate, rest: str, number: int = 1) -> tuple[bytes, list[Any] | None]:
+    """What goes on of a long answer to a request, and the records of it once it was read."""
+    gate.from_client(call("search", number), 0.0)
+    text = f'{{"jsonrpc": "2.0", "id": {number}, "result": {{{rest}'
+    first, check = gate.from_tool(text.encode(), 1.0)
+    return first.line, gate.checked(check)
+
+
+LONG = '"content": [{"text": "%s"}]' % ('a \\\\ \\" } { [ ] \\u0022 é' * 400)
+
+
+@pytest.mark.parametrize(
+    ("rest", "outcome"),
+    [
+        (LONG + "}}", "ok"),
+        (LONG + ', "isError": true}}', "failed"),
+        (LONG + ', "isError" : false}}  ', "ok"),
+        ('"deep": {"isError": true}, ' + LONG + "}}", "ok"),
+        (LONG + '}, "other": {"isError": true}}', "ok"),
+        ('"isError": true, ' + LONG + "}}", "failed"),
+    ],
+)
+def test_what_a_long_answer_says_of_itself_is_found_without_decoding_it(rest: str, outcome: str) -> None:
+    _, records = long_answer(Gate(["search"]), rest)
+    assert records is not None and [each.outcome for each in records] == [outcome]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        LONG + '}, "id": 2}',
+        LONG + '}, "ID": 2}',
+        LONG + '}, "\\u0069d": 2}',
+        LONG + '}, "method": "x"}',
+        LONG + '}, "error": {}}',
+        LONG + '}, "result": {}}',
+        LONG + '}}{"jsonrpc": "2.0", "id": 2, "result": {}}',
+        LONG + "}",
+        LONG + '}, "' + "k" * 300 + '": 1, "' + "l" * 300 + '": 2}',
+        LONG + '}, "x": "\udcff"}',
+    ],
+)
+def test_a_long_answer_that_could_be_taken_for_another_is_found_out(rest: str) -> None:
+    gate = Gate(["search"])
+    gate.from_client(call("search"), 0.0)
+    text = ('{"jsonrpc": "2.0", "id": 1, "result": {' + rest).encode("utf-8", "surrogateescape")
+    _, check = gate.from_tool(text, 1.0)
+    assert gate.checked(check) is None

@@ -22,18 +22,20 @@ TOO_LONG: Final = TooLong()
 class Lines:
     """Cuts a stream into lines of at most `limit` bytes; what is over is dropped, never kept."""
 
-    def __init__(self, limit: int = LINE_BYTES_MAX) -> None:
+    def __init__(self, limit: int = LINE_BYTES_MAX, *, ends: bool = False) -> None:
+        """`ends`: each line is given with its LF, so that who passes it on need not copy it."""
         self._limit = limit
+        self._kept = 1 if ends else 0
         self._parts: list[bytes] = []
         self._held = 0
         self._dropping = False
 
     def feed(self, data: bytes) -> list[bytes | TooLong]:
-        """The lines that `data` completes, each without its LF, in order."""
+        """The lines that `data` completes, each without its LF unless `ends`, in order."""
         found: list[bytes | TooLong] = []
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            self._hold(data[start:end])
+            self._hold(data[start : end + self._kept])
             found.append(self._take())
             start = end + 1
         self._hold(data[start:])

@@ -57,6 +57,10 @@ _PARAMS: Final = frozenset(("name", "arguments", "_meta", "requestid"))
 _SPELT: Final = frozenset((*_KEYS, *_PARAMS, "requestId"))
 
 SHORT_BYTES: Final = 4096  # an answer up to this is decoded before it goes on
+# What a long answer is made of, strings whole: its outline is found without decoding it. And what follows a key.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)
+_VALUE = re.compile(rb"\s*:\s*(true)?")
+_QUOTE, _OPENING, _KEY_BYTES_MAX = ord('"'), b"{[", 256
 _BEGINNING = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?(0|[1-9]\d{0,14}|"[A-Za-z0-9._:-]{1,100}"), ?"result": ?\{')
 # U+0085, U+2028 and U+2029: of what ends a line for some readers all that stands in valid JSON, and in strings only.
 _ENDS: Final = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
@@ -206,12 +210,13 @@ class Gate:
         return self._give(request, now) if self._passes(found) else self._hold(request, _called(found))
 
     def from_tool(self, line: bytes | TooLong, now: float) -> list[Action]:
-        """What to do for a line of the tool's: it goes on, or, where nobody waits for it, is dropped and counted."""
-        if isinstance(line, TooLong) or not line.strip():
+        """What to do for a line of the tool's, with its LF or not: it goes on, or, with nobody waiting, is dropped."""
+        if isinstance(line, TooLong) or line.isspace() or not line:
             return []
+        line = line if line.endswith(b"\n") else line + b"\n"
         if request := self._begun(line):
             del self._requests[request.id]
-            return [ToClient(line + b"\n"), Check(line, request, now)]
+            return [ToClient(line), Check(line, request, now)]
         try:
             found = json.loads(line.decode("utf-8"), object_pairs_hook=_Pairs)
         except (ValueError, RecursionError):
@@ -219,7 +224,7 @@ class Gate:
             return []
         if isinstance(found, _Pairs):
             records = self._said(found, now)
-            return [] if records is None else [ToClient(line + b"\n"), *records]
+            return [] if records is None else [ToClient(line), *records]
         return self._said_together(found, line, now)
 
     def checked(self, check: Check) -> list[Action] | None:
@@ -228,16 +233,16 @@ class Gate:
         No reader of an answer that is none is harmed by it: what it could be taken for the tool could have said itself.
         """
         try:
-            found = json.loads(check.line.decode("utf-8"), object_pairs_hook=_Pairs)
-        except (ValueError, RecursionError):
+            check.line.decode("utf-8")
+            found = _outline(check.line)
+        except ValueError:
             return None
-        if not isinstance(found, _Pairs):
+        if found is None or len({key.casefold() for key in found.keys}) != len(found.keys):
             return None
-        message = dict(found)
-        plain = len({key.casefold() for key in message}) == len(found) and _is_message(message)
-        if not plain or message.get("id") != check.request.id or "method" in message:
+        # What stands in it once, by its beginning is known: its version, its id, and that it has a result.
+        if not _is_message({**dict.fromkeys(found.keys), "jsonrpc": "2.0"}) or "method" in found.keys:
             return None
-        return check.request.record(_outcome(message), check.now)
+        return check.request.record(FAILED if found.failed else OK, check.now)
 
     def _begun(self, line: bytes) -> _Request | None:
         """The request that a long answer is to, by its beginning; decoding all of it takes longer than the rest."""
@@ -454,12 +459,38 @@ class Gate:
                 kept.append(part)
                 records += ended
         if len(kept) == len(found):
-            return [ToClient(line + b"\n"), *records]
+            return [ToClient(line), *records]
         return [ToClient(f"[{', '.join(kept)}]\n".encode()), *records] if kept else []
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it stands, keys that are there twice included."""
+
+
+class _Outline(NamedTuple):
+    """What a long answer is: the keys of its object, and whether its `result` says that the call failed."""
+
+    keys: list[str]
+    failed: bool
+
+
+def _outline(line: bytes) -> _Outline | None:
+    """The outline of an object, without a copy of what is in it; None where the line is no one object."""
+    keys: list[str] = []
+    failed, depth = False, 0
+    for token in _TOKEN.finditer(line):
+        kind = line[token.start()]
+        if kind != _QUOTE:
+            depth += 1 if kind in _OPENING else -1
+            if depth == 0:
+                return None if line[token.end() :].strip() else _Outline(keys, failed)
+        elif depth in (1, 2) and (value := _VALUE.match(line, token.end())):
+            key = json.loads(token[0]) if token.end() - token.start() <= _KEY_BYTES_MAX else UNKNOWN
+            if depth == 1:
+                keys.append(key)
+            else:
+                failed = failed or (keys[-1:] == ["result"] and key == "isError" and value[1] is not None)
+    return None
 
 
 def _refused(message: Message, error: ProtocolError, now: float) -> list[Action]:

@@ -77,7 +77,7 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
         pid = os.fork()
         if not pid:
             _become(started, said, os.getppid())
-    for fd in (lock, heard, ready):
+    for fd in (lock, heard, ready, *([int(reached)] if folder is None else [])):  # none of which the engine has
         os.set_inheritable(fd, True)
     told = [path, plan.name, reached, lock, heard, ready, pid]
     command = small_command(host.START, *map(str, told), " ".join(models) or "")
@@ -113,7 +113,6 @@ def _ways_in(path: str, name: str, engine: str) -> tuple[str, list[int], str | N
     """How the engine is reached, as the host is told; what of it the engine is given, or the folder for its socket."""
     if engine in BY_DESCRIPTOR:
         outside, inside = socket.socketpair(socket.AF_UNIX, host.MESSAGES)
-        os.set_inheritable(outside.fileno(), True)
         return str(outside.detach()), [inside.detach()], None
     folder = f"{path}/{name}.engine"
     make_folder(folder, 0o700)

@@ -232,10 +232,7 @@ class Session:
 
     def _ended(self, call: Call) -> bool:
         """Takes a call out of those that wait. False where it was cancelled; its id may be another call's by now."""
-        if not self.wants(call):
-            return False
-        del self._calls[call.id]
-        return True
+        return self.wants(call) and self._calls.pop(call.id, None) is call  # another thread may cancel it meanwhile
 
     def progress(self, call: Call, done: int, of: int, message: str) -> Reply | None:
         """Word of how far a call is, for a client that asked for it and still waits."""

@@ -29,6 +29,7 @@ from lnk.service.session import Work, describe
 
 CALL_S: Final = 60.0  # a call that takes longer is stopped: no client waits so long
 LOOK_S: Final = 1.0
+LINES_A_TURN: Final = 32  # of one session: one that sends as much as it can keeps the others waiting no longer
 SESSIONS_MAX: Final = 512  # each has a descriptor, of which a process may often have 1,024
 STOP_S: Final = 1.5  # for the engines to close, after the last session
 _READ_BYTES: Final = 1 << 16
@@ -186,7 +187,7 @@ class Many:
                 ready.append(key.fd)
             else:
                 self._move(key.data, events)
-        while self._look:
+        for _ in range(len(self._look)):
             session = self._look.popleft()
             if session in self._sessions and session.begun:
                 self._settle(session)
@@ -292,7 +293,9 @@ class Many:
 
     def _settle(self, session: _Session) -> None:
         """Its lines are taken as long as there is room, and its answers written; then it waits for what it needs."""
-        while session.pending and session.has_room() and not session.gone:
+        for _ in range(LINES_A_TURN):
+            if session.gone or not (session.pending and session.has_room()):
+                break
             for action in session.core.receive(session.pending.popleft()):
                 self._act(session, action)
         session.flush()
@@ -301,8 +304,8 @@ class Many:
             return
         events = session.wanted()
         self._wait_for(session, events)
-        if session.wanted() != events:
-            self.look_at(session)  # a call was answered just now, when it was not known yet that somebody waits for it
+        if session.wanted() != events or (session.pending and session.has_room()):
+            self.look_at(session)  # the others have their turn; or a call was answered before it was known who waits
 
     def _has_work(self, session: _Session) -> bool:
         return bool(session.core.waiting or session.describing)
