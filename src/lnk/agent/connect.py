@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from lnk import __version__
 from lnk.agent.gate import AGAIN
-from lnk.agent.served import Entry, generation, is_as_it_was, last_words, open_place, read_entries, read_entry
+from lnk.agent.served import Entry, generation, is_current, last_words, open_place, read_entries, read_entry, start_lock
 from lnk.contract.hello import format_hello, parse_welcome
 from lnk.errors import LinkError, Unavailable, from_os
 from lnk.lines import Lines, TooLong
@@ -108,7 +108,7 @@ class Service:
         `renew`: where what the agent is served with is older than its settings, it is made again first. Raises Missing
         where the agent is not served, what the service refuses, Unavailable where it does not start, Given.
         """
-        if renew and not _is_current(read_entry(self._place, self._agent)):
+        if renew and not is_current(read_entry(self._place, self._agent), __version__):
             self._renew()
         stream = self._welcomed()
         try:
@@ -221,7 +221,10 @@ class Service:
             self._systemd_until = time.monotonic() + SYSTEMD_S if self._by_systemd(argv) else 0.0
         if time.monotonic() < self._systemd_until:
             return "systemd starts it"
-        _, said = self._run(argv, START_S, stays=True)
+        with start_lock(self._place) as mine:
+            if not mine:
+                return "another session starts it, and it does not listen"
+            _, said = self._run(argv, START_S, stays=True)
         if said.startswith(READY):
             return ""
         if said.startswith(BUSY):
@@ -288,11 +291,6 @@ class Service:
     def _until(seconds: float) -> Callable[[], float]:
         end = time.monotonic() + seconds
         return lambda: end - time.monotonic()
-
-
-def _is_current(entry: Entry) -> bool:
-    """Whether the agent can be served with this; where a folder that is written is gone, it is made with the next."""
-    return is_as_it_was(entry, __version__) and all(map(os.path.isdir, entry.said.get("writes", ())))
 
 
 def _sentence(said: bytes) -> str:

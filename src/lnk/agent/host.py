@@ -31,6 +31,7 @@ from lnk.sockets import listen
 START: Final = "from lnk.agent.host import main; sys.exit(main(sys.argv[2:]))"
 MESSAGES: Final = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 IDLE_S: Final = 5.0
+LOOK_S: Final = 5.0  # how often it is looked whether our socket is still there
 END_S: Final = 3.0  # for the engine to end, which closes its indexes
 LOG_BYTES_MAX: Final = 1 << 20
 SAID_BYTES_MAX: Final = 1 << 12  # of a line that the engine says
@@ -98,6 +99,7 @@ class _Host:
         self._began = time.time()
         self._waiting: deque[Said] = deque()
         self._idle_since = time.monotonic()
+        self._looked = time.monotonic()
         self._lines = Lines(SAID_BYTES_MAX)
         self._last = ""
         self._gone = False
@@ -106,6 +108,7 @@ class _Host:
 
     def _listen(self) -> None:
         listening = listen(self._place, self._path, self._socket)
+        self._at = os.stat(self._socket, dir_fd=self._place, follow_symlinks=False)
         users = {os.geteuid()}
         self._door = Doorway(listening, users, self._refused, line_bytes_max=LINE_BYTES_MAX, line_s=LINE_S)
 
@@ -138,14 +141,33 @@ class _Host:
         self._give()
         if self._is_used():
             self._idle_since = now
+        if now >= self._looked + LOOK_S:
+            self._looked = now
+            self._stay_found()
 
-    def _wait_ms(self) -> float | None:
+    def _stay_found(self) -> None:
+        """Where somebody took the socket away, there is another: who comes must find us, since we hold the lock."""
+        with contextlib.suppress(LinkError):
+            if not self._is_found():
+                before = self._door
+                self._listen()
+                before.close()
+                self._log("listens again")
+
+    def _is_found(self) -> bool:
+        try:
+            there = os.stat(self._socket, dir_fd=self._place, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, self._at)
+
+    def _wait_ms(self) -> float:
         now = time.monotonic()
         asked = (self._door.wait_s(now), self._engine.wait_s(waits=bool(self._waiting)))
-        waits = [wait for wait in asked if wait is not None]
+        waits = [LOOK_S, *(wait for wait in asked if wait is not None)]
         if not self._is_used():
             waits.append(max(0.0, self._idle_since + IDLE_S - now))
-        return min(waits) * 1000 + 1 if waits else None
+        return min(waits) * 1000 + 1
 
     def _is_used(self) -> bool:
         return bool(self._waiting or len(self._door) or self._engine.is_used())

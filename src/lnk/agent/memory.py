@@ -197,10 +197,14 @@ class Memory:
             raise Missing(
                 f"The memory of {self.agent.name} is not served by a service; `lnk agent memory start` does it."
             )
-        engine = self.engine_as(how)
-        serve = engine.command()
-        self._hold_to_start(serve)
-        shared.write(tool.service.path, shared.served_with(self.agent, engine, serve, others=self._others))
+        with shared.renewing(tool.service.path, self.agent.id) as is_current:
+            if is_current:  # another session has just done it
+                return
+            engine = self.engine_as(how)
+            serve = engine.command()
+            self._hold_to_start(serve)
+            served = shared.served_with(self.agent, engine, serve, others=self._others)
+            shared.write(tool.service.path, served, anew=True)
 
     def stop(self) -> int:
         """It is reached no more until it is started again: its address is gone, its sessions end.

@@ -5,11 +5,12 @@ listens at `<engine>-<generation>.sock` and holds `<engine>-<generation>.lock` f
 all of these files say, so that a change to the agents served names a new socket.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from lnk.errors import Corrupt, Missing, Refused, Unavailable, from_os
@@ -138,15 +139,35 @@ def stamp(path: str) -> str:
     return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
-def is_as_it_was(entry: Entry, version: str) -> bool:
-    """Whether the files that it was made from, and Link, are what they were."""
+def is_current(entry: Entry, version: str) -> bool:
+    """Whether the files that it was made from, and Link, are what they were, and the folders that are written there."""
     made_of = entry.said.get("made_of")
     if entry.said.get("link") != version or not isinstance(made_of, dict):
         return False
-    return all(isinstance(path, str) and stamp(path) == was for path, was in made_of.items())
+    there = all(isinstance(path, str) and os.path.isdir(path) for path in entry.said.get("writes", ()))
+    return there and all(isinstance(path, str) and stamp(path) == was for path, was in made_of.items())
 
 
-# ---------------------------------------------------------------- the lock for life
+# ---------------------------------------------------------------- locks
+
+
+@contextlib.contextmanager
+def start_lock(place: int) -> Iterator[bool]:
+    """Holds what lets one session of many start the service, so that the others only wait; False where another does.
+
+    It is a lock of the folder `agents`, so that nothing stays behind.
+    """
+    try:
+        folder = os.open(AGENTS, _FOLDER, dir_fd=place)
+    except OSError as error:
+        raise from_os(error, "open the agents that are served") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(folder)
 
 
 def take_lock(place: int, name: str) -> int | None:

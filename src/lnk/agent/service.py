@@ -53,7 +53,7 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
         journal.write(host.event(plan.name, "left out", agent=agent, why=why))
     models, openings = _models(plan, environment, how)
     data = shared.agents_file(plan.agents, {model: found.told for model, found in models.items()})
-    with Folder.open(path) as held, held.locked():
+    with Folder.open(path) as held:  # whose writer we are, by the lock
         held.replace(f"{plan.name}.json", data, unless_changed=held.stat(f"{plan.name}.json"))
     reached, given, folder = _ways_in(path, plan.name, engine)
     heard, said = os.pipe()

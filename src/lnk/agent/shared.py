@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from lnk.agent.served import (
     PLACE,
     Entry,
     generation,
+    is_current,
     open_place,
     read_entries,
     read_entry,
@@ -44,6 +45,7 @@ from lnk.sockets import connect
 OUR_REPEATS: Final = {"link": READ_CALLS}  # of an engine that we know: its calls that only read
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}")
 STATUS_S: Final = 2.0
+RENEWING: Final = ".renew.lock"
 LOG_READ_MAX: Final = 16 << 20
 _HOME: Final = "/tmp"  # of the sandbox's own: nothing in it outlives the service
 
@@ -120,10 +122,24 @@ def parsed(entry: Entry) -> ServedAgent:
     return parse(entry.data, ServedAgent, "what an agent is served with")
 
 
-def write(path: str, served: ServedAgent) -> bool:
-    """It is served so from now on, in `<dir>`. False where it was already, but for when that was made."""
+@contextlib.contextmanager
+def renewing(path: str, agent: str) -> Iterator[bool]:
+    """One process at a time makes anew what the agent is served with. Whether that is as it should be by now."""
+    with Folder.open(f"{path}/{AGENTS}") as folder, folder.alone(RENEWING):
+        place = open_place(path)
+        try:
+            yield is_current(read_entry(place, agent), __version__)
+        finally:
+            os.close(place)
+
+
+def write(path: str, served: ServedAgent, *, anew: bool = False) -> bool:
+    """It is served so from now on, in `<dir>`. False where it was already, but for when that was made.
+
+    `anew`: by another service than runs, whatever it was.
+    """
     had = read(path, served.agent)
-    if had is not None and replace(had, made=served.made) == served:
+    if not anew and had is not None and replace(had, made=served.made) == served:
         return False
     for part in (os.path.dirname(path), path, f"{path}/{AGENTS}"):
         make_folder(part, 0o700)
@@ -306,4 +322,6 @@ def policy(engine: str, agents: Iterable[ServedAgent], environment: Mapping[str,
     )
     plugins = list(dict.fromkeys(plugin for one in agents for plugin in one.plugins))
     whole = with_plugins(whole, plugins, environment)
-    return with_engine(whole, program, needs(program, environment), environment, home=_HOME, told={})
+    # Two of the C library's heaps do for all threads, whose memory would else lie in dozens.
+    told = {"MALLOC_ARENA_MAX": "2"}
+    return with_engine(whole, program, needs(program, environment), environment, home=_HOME, told=told)

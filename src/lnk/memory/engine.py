@@ -18,7 +18,7 @@ from lnk.contract.spec import NONE, Spec
 from lnk.documents.content import TEXT_BYTES_MAX
 from lnk.errors import Corrupt, Invalid, LinkError, Missing, Refused, from_os
 from lnk.folder import Folder, make_folder, must_be_folder
-from lnk.memory import linking, listing, reading, search
+from lnk.memory import linking, listing, ranking, reading, search
 from lnk.memory.analyse import terms
 from lnk.memory.budget import Budget
 from lnk.memory.filters import Filter
@@ -31,7 +31,7 @@ from lnk.memory.names import NOTES, SKILLS
 from lnk.memory.notes import Notes, prompt_text
 from lnk.memory.parse import pages_of
 from lnk.memory.search import Near
-from lnk.memory.shared import Shared
+from lnk.memory.shared import Shared, give_back
 from lnk.memory.text import decode
 from lnk.memory.times import format_time, parse_since
 from lnk.memory.values import (
@@ -139,6 +139,13 @@ class Engine:
             self._index.close()
             self._state.close()
         return ended
+
+    def rest(self) -> None:
+        """Nobody has called for a while: memory that only saves work is given back."""
+        self._index.rest()
+        self._keeper.rest()
+        ranking.forget()
+        give_back()
 
     def cancel(self) -> None:
         """Stop the call that is under way: it waits no longer, and its query ends."""

@@ -31,7 +31,7 @@ REMOVED_MAX: Final = 10_000
 
 _BUSY_MS: Final = 10_000  # another process's transaction is over long before
 _ROOM_BYTES: Final = 256 * 1024  # what an index and the files beside it need at the least
-_CACHE_KIB: Final = 8192
+_CACHE_KIB: Final = 8192  # while there is work: it is given back when there is none (`rest`)
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 _ADD_WORDS: Final = "INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)"
 _BROKEN = (apsw.CorruptError, apsw.NotADBError)
@@ -72,6 +72,10 @@ class Index:
     def close(self) -> None:
         """Give the connection back; the last one over all processes folds the log into the file."""
         self.db.close()
+
+    def rest(self) -> None:
+        """Give back the memory that only saves reading again."""
+        self.db.release_memory()
 
     @property
     def path(self) -> str:

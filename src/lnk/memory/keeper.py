@@ -87,6 +87,7 @@ class Keeper:
         self._known: dict[str, bytes] = {}
         self._version: object = None
         self._waiting = 0  # documents that the last look left to be read
+        self._resting = False  # the memory that only saves work is to be given back
         self._unclean = False  # the log beside the index may hold what was deleted
         self._calls = calls or Calls()
         self._documents = Extraction(index, sources, self._document_read, turns or Turns(AT_ONCE))
@@ -111,6 +112,12 @@ class Keeper:
         """The call that waits no longer does."""
         with self._state:
             self._given_up = True
+            self._state.notify_all()
+
+    def rest(self) -> None:
+        """Nobody has asked for a while: memory that only saves work is given back, by the thread whose it is."""
+        with self._state:
+            self._resting = True
             self._state.notify_all()
 
     def look_again(self) -> None:
@@ -184,6 +191,7 @@ class Keeper:
         while True:
             with self._state:
                 while self._answered == self._asked and self._complete and not self._stopping:
+                    self._give_back()
                     self._state.wait(CLEAN_S if self._unclean else None)
                     if self._unclean:
                         self._clean()
@@ -211,6 +219,11 @@ class Keeper:
             part.close()
         if self._index:
             self._index.close()
+
+    def _give_back(self) -> None:
+        if self._resting and self._index is not None:
+            self._index.rest()
+        self._resting = False
 
     def _clean(self) -> None:
         """What was deleted leaves the log too, after the calls that waited for it have their answers."""

@@ -329,6 +329,7 @@ class Meaning:
                     index = None
                 index = index or self._open()
                 again_s = self._pass(index)
+                index.rest()
             except Exception as error:  # the top of the thread: said, and tried again
                 again_s = RETRY_S
                 if not self._stopping:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Final
 
 from lnk.contract.embedding import Address
@@ -102,3 +103,17 @@ class Shared:
                 return
             del self._kept[key]
         kept.encoder.close()
+
+
+@cache
+def _trim() -> Callable[[int], object] | None:
+    """What gives the C library's free memory back to the system, where it has such a thing."""
+    import ctypes  # loaded already by what watches folders
+
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def give_back() -> None:
+    """What this process has freed goes back to the system."""
+    if trim := _trim():
+        trim(0)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from lnk.errors import LinkError
 from lnk.mcp import server
@@ -17,6 +17,7 @@ from lnk.memory.engine import Engine
 from lnk.service.session import Work
 
 LINGER_S: Final = 10.0  # that an engine without sessions is kept, for the next one
+REST_S: Final = 0.5  # without a call, until it gives back what only saves work
 STOP_S: Final = 1.0
 
 
@@ -52,6 +53,7 @@ class Agent:
         self._changed = threading.Condition()
         self._queues: dict[Session, deque[server.Call]] = {}
         self._making: tuple[Session, server.Call, float] | None = None
+        self._rested = True  # nothing is held yet
         self._stopping = False
         self._closed = False
         self._until = 0.0
@@ -141,6 +143,9 @@ class Agent:
             return
         self._opened(self, self.engine, "")
         while (found := self._next()) is not None:
+            if found == "idle":
+                self.engine.rest()
+                continue
             session, call = found
             began = time.thread_time()
             reply = session.work(call, session.core, session.progress(call)) if session.core.wants(call) else None
@@ -151,8 +156,11 @@ class Agent:
         engine, self.engine = self.engine, None
         engine.stop(STOP_S)
 
-    def _next(self) -> tuple[Session, server.Call] | None:
-        """The next call: of the session that has used least. None when there is to be no more."""
+    def _next(self) -> tuple[Session, server.Call] | Literal["idle"] | None:
+        """The next call: of the session that has used least; "idle", once, where there is none for a while.
+
+        None when there is to be no more.
+        """
         with self._changed:
             while not self._stopping:
                 if self._queues:
@@ -162,10 +170,16 @@ class Agent:
                     if not queue:
                         del self._queues[session]
                     self._making = session, call, time.monotonic()
+                    self._rested = False
                     return session, call
                 left = self._until - time.monotonic()
                 if not self.sessions and left <= 0:
                     break
-                self._changed.wait(None if self.sessions else left)
+                wait = None if self.sessions else left
+                if not self._rested:
+                    wait = REST_S if wait is None else min(wait, REST_S)
+                if not self._changed.wait(wait) and not (self._rested or self._queues):
+                    self._rested = True
+                    return "idle"
             self._closed = True
             return None
