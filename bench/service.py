@@ -45,6 +45,8 @@ GOAL_P95_PER_ONE: Final = 10
 SEARCHES_FIRST: Final = 200  # of an engine before its memory is taken
 SEARCHES_OTHERS: Final = 50  # of each further agent
 SEARCHES_SESSION: Final = 10  # of each further session
+REST_S: Final = 20.0  # at most, until an engine is at rest,
+STILL_S: Final = 4.0  # which it is once it has held the same for so long
 SMALL_TOKENS: Final = 50
 # Who asks again as soon as it is answered waits for all others' calls, however good the engine is: with 50 such the
 # time of one call is 50 times that of one alone. So the time is also taken where they pause, as agents do, and ask
@@ -399,15 +401,35 @@ def _separate(owner: Owner) -> dict[str, Any]:
 
 
 def _agents(owner: Owner) -> dict[str, Any]:
-    """The engine's memory with one agent open, and with all of them."""
+    """The engine's memory with one agent open, and with all of them: right after their searches, and at rest."""
     report.progress("memory of the engine")
     owner.end()
     with ExitStack() as stack:
         stack.enter_context(opened(owner.agents[0])).search(SEARCHES_FIRST)
-        one = owner.held()[1]
+        one, one_rested = owner.held()[1], _rested(owner)
         for agent in owner.agents[1:]:
             stack.enter_context(opened(agent)).search(SEARCHES_OTHERS)
-        every = owner.held()[1]
+        every, every_rested = owner.held()[1], _rested(owner)
+    return {
+        **_compared(one_rested, every_rested),
+        "goal_all_per_one": GOAL_AGENTS_PER_ONE,
+        "right_after_searches": _compared(one, every),
+    }
+
+
+def _rested(owner: Owner) -> Held:
+    """What the engine holds once it gives nothing back any more."""
+    least, since = owner.held()[1], time.monotonic()
+    until = since + REST_S
+    while time.monotonic() < until and time.monotonic() < since + STILL_S:
+        now = owner.held()[1]
+        if now.private < least.private:
+            least, since = now, time.monotonic()
+        time.sleep(LOOK_S)
+    return least
+
+
+def _compared(one: Held, every: Held) -> dict[str, float]:
     return {
         "private_mib_one_agent": round(one.private, 1),
         "private_mib_all_agents": round(every.private, 1),
@@ -415,7 +437,6 @@ def _agents(owner: Owner) -> dict[str, Any]:
         "rss_mib_one_agent": round(one.rss, 1),
         "rss_mib_all_agents": round(every.rss, 1),
         "rss_all_per_one": round(every.rss / one.rss, 2),
-        "goal_all_per_one": GOAL_AGENTS_PER_ONE,
     }
 
 

@@ -798,20 +798,23 @@ def test_however_often_it_is_lost_all_is_answered_once_and_only_reads_are_made_t
     assert max(played.made.values(), default=0) <= 2
 
 
-# ------------------------------------------------------------------ long answers, read by their outline
+# ------------------------------------------------------------------ long answers of a service, not decoded
 
 
-def long_answer(gate: Gate, rest: str, number: int = 1) -> tuple[bytes, list[Any] | None]:
-    """What goes on of a long answer to a request, and the records of it once it was read."""
-    gate.from_client(call("search", number), 0.0)
-    text = f'{{"jsonrpc": "2.0", "id": {number}, "result": {{{rest}'
-    first, check = gate.from_tool(text.encode(), 1.0)
-    return first.line, gate.checked(check)
+def long_answer(gate: Gate, rest: str) -> list[Any] | None:
+    """The records of a long answer that went on by its beginning, once it was read whole."""
+    gate.from_client(call("search"), 0.0)
+    text = '{"jsonrpc": "2.0", "id": 1, "result": {' + rest
+    first, check = gate.from_tool(text.encode("utf-8", "surrogateescape"), 1.0)
+    assert first.line == text.encode("utf-8", "surrogateescape") + b"\n"
+    return gate.checked(check)
 
 
-LONG = '"content": [{"text": "%s"}]' % ('a \\\\ \\" } { [ ] \\u0022 é' * 400)
+TEXT = json.dumps('a \\ " } { [ ] \x01 "id": 7, "method": "x" result error isError ' * 100)
+LONG = f'"content": [{{"text": {TEXT}, "ids": 1, "ideas": 2, "errors": 3, "title": "id"}}]'
 
 
+@pytest.mark.parametrize("repeats", [["search"], None])
 @pytest.mark.parametrize(
     ("rest", "outcome"),
     [
@@ -819,33 +822,39 @@ LONG = '"content": [{"text": "%s"}]' % ('a \\\\ \\" } { [ ] \\u0022 é' * 400)
         (LONG + ', "isError": true}}', "failed"),
         (LONG + ', "isError" : false}}  ', "ok"),
         ('"deep": {"isError": true}, ' + LONG + "}}", "ok"),
+        ('"deep": {"id": 7, "method": "x", "error": 1}, ' + LONG + "}}", "ok"),
         (LONG + '}, "other": {"isError": true}}', "ok"),
         ('"isError": true, ' + LONG + "}}", "failed"),
+        ('"\\u0069sError": true, ' + LONG + "}}", "failed"),
     ],
 )
-def test_what_a_long_answer_says_of_itself_is_found_without_decoding_it(rest: str, outcome: str) -> None:
-    _, records = long_answer(Gate(["search"]), rest)
+def test_what_a_long_answer_says_of_itself_is_known_whether_it_was_decoded_or_not(rest, outcome, repeats) -> None:
+    records = long_answer(Gate(["search"], repeats), rest)
     assert records is not None and [each.outcome for each in records] == [outcome]
 
 
+@pytest.mark.parametrize("repeats", [["search"], None])
 @pytest.mark.parametrize(
     "rest",
     [
         LONG + '}, "id": 2}',
         LONG + '}, "ID": 2}',
         LONG + '}, "\\u0069d": 2}',
+        LONG + '}, "i\\u0064": 2}',
         LONG + '}, "method": "x"}',
         LONG + '}, "error": {}}',
         LONG + '}, "result": {}}',
+        LONG + '}, "re\u017fult": {}}',
+        LONG + '}, "j\u017fonrpc": {}}',
         LONG + '}}{"jsonrpc": "2.0", "id": 2, "result": {}}',
-        LONG + "}",
-        LONG + '}, "' + "k" * 300 + '": 1, "' + "l" * 300 + '": 2}',
-        LONG + '}, "x": "\udcff"}',
     ],
 )
-def test_a_long_answer_that_could_be_taken_for_another_is_found_out(rest: str) -> None:
-    gate = Gate(["search"])
-    gate.from_client(call("search"), 0.0)
-    text = ('{"jsonrpc": "2.0", "id": 1, "result": {' + rest).encode("utf-8", "surrogateescape")
-    _, check = gate.from_tool(text, 1.0)
-    assert gate.checked(check) is None
+def test_a_long_answer_that_could_be_taken_for_another_is_found_out_of_a_service_too(rest, repeats) -> None:
+    assert long_answer(Gate(["search"], repeats), rest) is None
+
+
+@given(st.text(max_size=60), st.sampled_from(["search", "x"]))
+def test_text_in_a_long_answer_never_makes_it_another(text: str, key: str) -> None:
+    body = json.dumps({"content": [{"type": "text", "text": text * 100}], key: text, "pad": "x" * 5000})
+    records = long_answer(Gate(["search"], ["search"]), body[1:] + "}")
+    assert records is not None and [each.outcome for each in records] == ["ok"]

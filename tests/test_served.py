@@ -18,7 +18,7 @@ from lnk.agent.served import (
     ENTRY_BYTES_MAX,
     Entry,
     generation,
-    is_as_it_was,
+    is_current,
     open_place,
     read_entries,
     read_entry,
@@ -257,10 +257,10 @@ def made(tmp_path: Path) -> tuple[Entry, Path]:
     return Entry(b"", {"link": "1.0", "made_of": made_of}), file
 
 
-def test_an_entry_is_as_it_was_where_its_files_and_link_are(made: tuple[Entry, Path]):
+def test_an_entry_is_current_where_its_files_and_link_are(made: tuple[Entry, Path]):
     entry, _ = made
-    assert is_as_it_was(entry, "1.0")
-    assert not is_as_it_was(entry, "1.1")
+    assert is_current(entry, "1.0")
+    assert not is_current(entry, "1.1")
 
 
 @pytest.mark.parametrize("change", ["written", "of one size", "replaced", "gone", "found", "mode"])
@@ -282,7 +282,7 @@ def test_any_change_to_a_file_that_it_was_made_from_is_noticed(made: tuple[Entry
         file.with_name("absent").write_text("")
     else:
         file.chmod(0o600 if was.st_mode & 0o077 else 0o644)
-    assert not is_as_it_was(entry, "1.0")
+    assert not is_current(entry, "1.0")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_any_change_to_a_file_that_it_was_made_from_is_noticed(made: tuple[Entry
     ids=ascii,
 )
 def test_an_entry_that_tells_nothing_of_its_files_is_made_again(said: dict[str, Any]):
-    assert not is_as_it_was(Entry(b"", said), "1.0")
+    assert not is_current(Entry(b"", said), "1.0")
 
 
 # ------------------------------------------------------------ the lock for life

@@ -57,10 +57,6 @@ _PARAMS: Final = frozenset(("name", "arguments", "_meta", "requestid"))
 _SPELT: Final = frozenset((*_KEYS, *_PARAMS, "requestId"))
 
 SHORT_BYTES: Final = 4096  # an answer up to this is decoded before it goes on
-# What a long answer is made of, strings whole: its outline is found without decoding it. And what follows a key.
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)
-_VALUE = re.compile(rb"\s*:\s*(true)?")
-_QUOTE, _OPENING, _KEY_BYTES_MAX = ord('"'), b"{[", 256
 _BEGINNING = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?(0|[1-9]\d{0,14}|"[A-Za-z0-9._:-]{1,100}"), ?"result": ?\{')
 # U+0085, U+2028 and U+2029: of what ends a line for some readers all that stands in valid JSON, and in strings only.
 _ENDS: Final = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
@@ -232,17 +228,20 @@ class Gate:
 
         No reader of an answer that is none is harmed by it: what it could be taken for the tool could have said itself.
         """
+        # Of a service nothing else matters; and what was decoded leaves holes in the memory of a session that lasts.
+        if self._repeats is not None and _is_plain(check.line):
+            return check.request.record(OK, check.now)
         try:
-            check.line.decode("utf-8")
-            found = _outline(check.line)
-        except ValueError:
+            found = json.loads(check.line.decode("utf-8"), object_pairs_hook=_Pairs)
+        except (ValueError, RecursionError):
             return None
-        if found is None or len({key.casefold() for key in found.keys}) != len(found.keys):
+        if not isinstance(found, _Pairs):
             return None
-        # What stands in it once, by its beginning is known: its version, its id, and that it has a result.
-        if not _is_message({**dict.fromkeys(found.keys), "jsonrpc": "2.0"}) or "method" in found.keys:
+        message = dict(found)
+        plain = len({key.casefold() for key in message}) == len(found) and _is_message(message)
+        if not plain or message.get("id") != check.request.id or "method" in message:
             return None
-        return check.request.record(FAILED if found.failed else OK, check.now)
+        return check.request.record(_outcome(message), check.now)
 
     def _begun(self, line: bytes) -> _Request | None:
         """The request that a long answer is to, by its beginning; decoding all of it takes longer than the rest."""
@@ -467,30 +466,23 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it stands, keys that are there twice included."""
 
 
-class _Outline(NamedTuple):
-    """What a long answer is: the keys of its object, and whether its `result` says that the call failed."""
-
-    keys: list[str]
-    failed: bool
+def _is_plain(line: bytes) -> bool:
+    """Whether no reader can take a long answer for another, nor for a failure, seen without decoding it."""
+    return _DECIDING.findall(line) == _PLAIN
 
 
-def _outline(line: bytes) -> _Outline | None:
-    """The outline of an object, without a copy of what is in it; None where the line is no one object."""
-    keys: list[str] = []
-    failed, depth = False, 0
-    for token in _TOKEN.finditer(line):
-        kind = line[token.start()]
-        if kind != _QUOTE:
-            depth += 1 if kind in _OPENING else -1
-            if depth == 0:
-                return None if line[token.end() :].strip() else _Outline(keys, failed)
-        elif depth in (1, 2) and (value := _VALUE.match(line, token.end())):
-            key = json.loads(token[0]) if token.end() - token.start() <= _KEY_BYTES_MAX else UNKNOWN
-            if depth == 1:
-                keys.append(key)
-            else:
-                failed = failed or (keys[-1:] == ["result"] and key == "isError" and value[1] is not None)
-    return None
+def _spelt_as(word: str) -> str:
+    """A pattern for the key, its letters in either case, or as far as one is written by an escape, or as another s."""
+    found = '"'
+    for letter in reversed(word[1:]):
+        found = f"(?:[{letter}{letter.upper()}]{found}|[\\\\\xc5])"
+    return f"[{word[0]}{word[0].upper()}]{found}"
+
+
+# The keys that decide what an answer is; within a string they stand with escapes around them.
+_PLAIN: Final = [b'"jsonrpc"', b'"id"', b'"result"']
+_WORDS: Final = ("jsonrpc", "id", "result", "method", "error", "iserror")
+_DECIDING = re.compile(f'"(?:\\\\u|{"|".join(map(_spelt_as, _WORDS))})'.encode("latin-1"))
 
 
 def _refused(message: Message, error: ProtocolError, now: float) -> list[Action]:

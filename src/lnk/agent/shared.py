@@ -322,6 +322,6 @@ def policy(engine: str, agents: Iterable[ServedAgent], environment: Mapping[str,
     )
     plugins = list(dict.fromkeys(plugin for one in agents for plugin in one.plugins))
     whole = with_plugins(whole, plugins, environment)
-    # Two of the C library's heaps do for all threads, whose memory would else lie in dozens.
-    told = {"MALLOC_ARENA_MAX": "2"}
+    # Fewer of the C library's heaps do for all threads, whose memory would else lie in dozens.
+    told = {"MALLOC_ARENA_MAX": "4"}
     return with_engine(whole, program, needs(program, environment), environment, home=_HOME, told=told)

@@ -50,6 +50,7 @@ from lnk.memory.values import (
 )
 from lnk.memory.walk import Source
 
+QUIET_S: Final = 1.0  # without a call to any engine of the process
 SKILLS_MAX: Final = 1000  # folders of skills that a list looks at
 Progress = Callable[[int, int], None]
 
@@ -93,7 +94,7 @@ class Engine:
         self.notes = Notes(settings.notes, settings.spec.notes_bytes) if settings.notes else None
         if self.notes:
             self.notes.sweep()
-        self._index = Index(self._state)
+        self._index = Index(self._state, writes=False)
         if self._index.made_again:
             self._say_made_again(self._index.made_again)
         self._words = Words(self._index)
@@ -141,11 +142,15 @@ class Engine:
         return ended
 
     def rest(self) -> None:
-        """Nobody has called for a while: memory that only saves work is given back."""
+        """Nobody has called for a while: memory that only saves work is given back.
+
+        Of what all engines of the process share, once all are quiet.
+        """
         self._index.rest()
         self._keeper.rest()
-        ranking.forget()
-        give_back()
+        if self._shared.calls.quiet_s() > QUIET_S:
+            ranking.forget()
+            give_back()
 
     def cancel(self) -> None:
         """Stop the call that is under way: it waits no longer, and its query ends."""
@@ -191,6 +196,8 @@ class Engine:
             raise Invalid("The query is empty; ask a question or give words, or give since or path for the newest.")
         question = self._ask(query)
         fresh = self._fresh(progress)
+        if question and self._meaning:
+            self._meaning.wait(question)
         near, embedded = None, None
         with self._reading() as index:
             cursor = search.Cursor(index, query, *where)
@@ -374,7 +381,7 @@ class Engine:
 
     def _reopen(self) -> None:
         self._index.close()
-        self._index = self._open_again()
+        self._index = Index(self._state, again=True, writes=False)
         self._words = Words(self._index)
         if self._index.made_again:
             self._say_made_again(self._index.made_again)

@@ -31,7 +31,9 @@ REMOVED_MAX: Final = 10_000
 
 _BUSY_MS: Final = 10_000  # another process's transaction is over long before
 _ROOM_BYTES: Final = 256 * 1024  # what an index and the files beside it need at the least
-_CACHE_KIB: Final = 8192  # while there is work: it is given back when there is none (`rest`)
+# Of pages, while there is work; when there is none it is given back (`rest`). A search is as quick with a part of it.
+_CACHE_KIB: Final = 8192
+_CACHE_READING_KIB: Final = 512
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 _ADD_WORDS: Final = "INSERT INTO words (rowid, title, body, extra) VALUES (?, ?, ?, ?)"
 _BROKEN = (apsw.CorruptError, apsw.NotADBError)
@@ -56,14 +58,15 @@ class Found(NamedTuple):
 class Index:
     """One connection to the index, for one thread. `state` is the folder that it lies in."""
 
-    def __init__(self, state: Folder, *, again: bool = False) -> None:
+    def __init__(self, state: Folder, *, again: bool = False, writes: bool = True) -> None:
         """Opens the index, or makes it. Where there is none though its lock is there, it was deleted.
 
-        `again`: this program had it open before, and leaves a newer program's alone, for which it raises Newer. Raises
-        Refused, Full or Unavailable where it cannot be opened.
+        `writes`: this connection writes more than facts. `again`: this program had it open before, and leaves a newer
+        program's alone, for which it raises Newer. Raises Refused, Full or Unavailable where it cannot be opened.
         """
         self.state = state
         self._again = again
+        self._cache_kib = _CACHE_KIB if writes else _CACHE_READING_KIB
         self.made_again: str | None = None
         with _made_one_at_a_time(state):
             self.db = self._open_or_make()
@@ -144,7 +147,7 @@ class Index:
             "secure_delete=ON",
             "recursive_triggers=ON",
             "temp_store=MEMORY",
-            f"cache_size=-{_CACHE_KIB}",
+            f"cache_size=-{self._cache_kib}",
             "journal_mode=WAL",
             "synchronous=NORMAL",
         ):

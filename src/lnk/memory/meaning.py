@@ -233,6 +233,12 @@ class Meaning:
             self._asked.notify_all()
         return question
 
+    def wait(self, question: Question) -> None:
+        """Until the question has its vector, as long as is sensible; a second time it is not waited for."""
+        if question.model and not question.ready.wait(question.wait_s) and question.wait_s:
+            question.model.silent = True
+        question.wait_s = 0.0
+
     def rank(
         self, index: Index, question: Question, where: Filter
     ) -> tuple[Callable[[int], list[Hit]] | None, Progress]:
@@ -246,8 +252,7 @@ class Meaning:
             return None, embedded.progress(index, None)
         if model.whole_at != bound.at(index):
             self.poke()  # another process may have changed the index, and not the folder
-        if not question.ready.wait(question.wait_s) and question.wait_s:
-            model.silent = True
+        self.wait(question)
         vector = question.vector
         if vector is None and question.known:
             return None, embedded.progress(index, None)

@@ -2,11 +2,16 @@
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
 LOOK_S: Final = 0.2
+# One interpreter does them all: with more at once they only take it from each other. But nobody waits long for two
+# that do not end: those are in the index, and need no interpreter.
+AT_ONCE: Final = 2
+TURN_WAIT_S: Final = 0.25
 GIVE_WAY_S: Final = 0.05  # for which what is done behind gives way at most: so it gets on under any load
 
 
@@ -49,9 +54,12 @@ class Turns:
 class Calls:
     """The calls that somebody waits for, to which what is done behind gives way: one interpreter does both."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        """`at_once`: so many are under way; the others wait a moment."""
+        self._turns = threading.Semaphore(at_once)
         self._changed = threading.Condition()
         self._under_way = 0
+        self._ended = time.monotonic()
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
@@ -59,12 +67,22 @@ class Calls:
         with self._changed:
             self._under_way += 1
         try:
-            yield
+            mine = self._turns.acquire(timeout=TURN_WAIT_S)
+            try:
+                yield
+            finally:
+                if mine:
+                    self._turns.release()
         finally:
             with self._changed:
                 self._under_way -= 1
                 if not self._under_way:
+                    self._ended = time.monotonic()
                     self._changed.notify_all()
+
+    def quiet_s(self) -> float:
+        """How long there has been none."""
+        return 0.0 if self._under_way else time.monotonic() - self._ended
 
     def give_way(self) -> None:
         """Waits until no call is under way, for a moment at most."""

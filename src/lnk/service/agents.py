@@ -17,7 +17,7 @@ from lnk.memory.engine import Engine
 from lnk.service.session import Work
 
 LINGER_S: Final = 10.0  # that an engine without sessions is kept, for the next one
-REST_S: Final = 0.5  # without a call, until it gives back what only saves work
+REST_S: Final = 2.0  # without a call, until it gives back what only saves work
 STOP_S: Final = 1.0
 
 

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -11,11 +12,17 @@ from lnk.errors import Corrupt, LinkError
 from lnk.mcp import protocol, server
 from lnk.memory.engine import Engine
 from lnk.memory.index import Newer
-from lnk.memory.tools import WrongShape, tools_for
+from lnk.memory.tools import TOOLS, WrongShape, tools_for
 
 
 def describe(engine: Engine) -> server.Service:
     """What the server says of itself for this engine."""
+    return _described(tuple(tool.name for tool in tools_for(engine)))
+
+
+@lru_cache(maxsize=8)
+def _described(names: tuple[str, ...]) -> server.Service:
+    """The same for all engines that have the tools of these names."""
     return server.Service(
         name="link-memory",
         title="Link Memory",
@@ -29,7 +36,8 @@ def describe(engine: Engine) -> server.Service:
                 output_schema=tool.output_schema(),
                 annotations=tool.annotations,
             )
-            for tool in tools_for(engine)
+            for tool in TOOLS
+            if tool.name in names
         ],
     )
 
