@@ -72,7 +72,7 @@ LAYERS: dict[str, Layer] = {
     ),
     "lnk.cli": Layer(
         own=(
-            *("lnk.errors", "lnk.folder", "lnk.lines", "lnk.mcp", "lnk.contract"),
+            *("lnk.errors", "lnk.folder", "lnk.lines", "lnk.sockets", "lnk.mcp", "lnk.contract"),
             *("lnk.sandbox", "lnk.models", "lnk.agent"),
         ),
         distributions=("msgspec",),

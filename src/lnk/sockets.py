@@ -8,7 +8,8 @@ import _socket
 import contextlib
 import os
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from lnk.errors import Invalid, from_os
 
@@ -79,3 +80,33 @@ def user_of(stream: _socket.socket) -> int:
         told = stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEER.size)
         return int(_PEER.unpack(told)[1])
     return int(_PEER_ELSEWHERE.unpack(stream.getsockopt(0, 1, 76)[: _PEER_ELSEWHERE.size])[1])
+
+
+class Peer(NamedTuple):
+    """Another user whose processes may connect, and the group whose members the socket lets through."""
+
+    user: int
+    group: int
+
+
+def peer_of(user: str | None, group: str | None) -> Peer | None:
+    """Who is meant by `--peer` and `--group`, by their names or numbers. Raises Invalid where there are none such."""
+    if user is None and group is None:
+        return None
+    if user is None or group is None:
+        raise Invalid("--peer and --group go together: the socket is the group's, and taken from is the peer.")
+    import grp  # only for who asks for it
+    import pwd
+
+    return Peer(
+        _number("--peer", user, lambda name: pwd.getpwnam(name).pw_uid, lambda uid: pwd.getpwuid(uid).pw_uid),
+        _number("--group", group, lambda name: grp.getgrnam(name).gr_gid, lambda gid: grp.getgrgid(gid).gr_gid),
+    )
+
+
+def _number(flag: str, name: str, by_name: Callable[[str], int], by_number: Callable[[int], int]) -> int:
+    with contextlib.suppress(KeyError, ValueError):
+        return by_name(name)
+    with contextlib.suppress(KeyError, ValueError, OverflowError):
+        return by_number(int(name))
+    raise Invalid(f"{flag} is {name[:40]!r}, and there is nobody of that name; give one that the system knows.")

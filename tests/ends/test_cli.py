@@ -893,7 +893,7 @@ FLAGS = {
     "agent memory reindex": "--agent --no-sandbox --json",
     "agent memory serve": "--agent --no-sandbox",
     "agent memory connect": "DIR ID",
-    "agent memory service": "DIR --log --json",
+    "agent memory service": "DIR --log --peer --group --json",
     "sandbox run": "--read --write --hide --socket --network --env --explain --no-sandbox --json",
     "sandbox check": "--way --json",
     "sandbox tool add": "NAME --allow --json",

@@ -682,13 +682,14 @@ def test_an_agent_that_cannot_be_served_is_refused_with_why_and_served_once_it_c
     blocked.write_text("a file where the folder of the index is to be")
     served.start()
     b = served.session("b")
-    before = None
+    b.settled()
+    assert b.paths("bberry") == ["memory/of-b.md"]
+    before = served.has()
     for agent, says in (("gone", str(gone)), ("blocked", str(blocked)), ("wrong", "`serve`"), ("worse", "arguments")):
         for _ in range(5):
             with served.connect() as connection:
                 assert says in connection.hello(agent)["error"] and connection.is_closed()
             assert b.paths("bberry") == ["memory/of-b.md"]
-        before = before or served.has()
     assert soon(lambda: served.has() == before)
     Path(f"{gone}.aside").rename(gone)
     blocked.unlink()

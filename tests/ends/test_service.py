@@ -32,10 +32,12 @@ from ends.faults import (
 )
 from ends.test_mcp_judges import CLAUDE, npm  # noqa: F401  # by getfixturevalue
 from ends.test_sandbox_run import NO_BUBBLEWRAP, NO_LANDLOCK
+from lnk import __version__
 from lnk.agent import run as run_file
 from lnk.agent.host import STATUS
 from lnk.agent.served import LOG
 from lnk.mcp.client import Client
+from lnk.mcp.protocol import CAPABILITIES_META, MODERN, VERSION_META
 from lnk.sandbox.ways import Way, best
 from lnk.sockets import connect
 
@@ -616,12 +618,12 @@ except OSError as error:
 """
 
 
-def stranger(file: Path) -> str:
+def stranger(file: Path, line: str = '{"status": true}', *, user: int = NOBODY, group: int = NOBODY) -> str:
     """What comes of another user's connection to the socket."""
-    argv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "/usr/bin/python3", "-c", STRANGER]
+    argv = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "/usr/bin/python3", "-c", STRANGER]
     folder = os.open(file.parent, os.O_PATH)
     done = subprocess.run(
-        [*argv, f"/proc/self/fd/{folder}/{file.name}", '{"status": true}'],
+        [*argv, f"/proc/self/fd/{folder}/{file.name}", line],
         capture_output=True,
         text=True,
         pass_fds=[folder],
@@ -629,6 +631,92 @@ def stranger(file: Path) -> str:
     )
     os.close(folder)
     return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.requirement("SOCKET-1")
+def test_a_peer_of_the_socket_s_group_is_let_in_and_nobody_else(owner, main):
+    """To the sessions alone: what the service says of itself is the owner's."""
+    needs_root("be another user")
+    place = owner.place(main)
+    argv = [LNK, "agent", "memory", "service", str(place), "--peer", "nobody", "--group", str(NOBODY)]
+    service = subprocess.Popen(argv, env=owner.environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert service.stdout.readline() == "ready\n"
+        (socket_file,) = place.glob("*.sock")
+        for folder in place.parents:
+            if folder != folder.parent and not folder.stat().st_mode & 1:
+                folder.chmod(folder.stat().st_mode | 1)
+        assert (socket_file.stat().st_mode & 0o777, place.stat().st_mode & 0o777) == (0o660, 0o710)
+        hello = json.dumps({"agent": main})
+        assert json.loads(stranger(socket_file, hello)) == {"ok": True}
+        assert "agent" in json.loads(stranger(socket_file))["error"]
+        assert stranger(socket_file, hello, user=NOBODY - 1) == "closed"
+        assert stranger(socket_file, hello, user=NOBODY - 1, group=NOBODY - 1) == "PermissionError"
+        assert owner.proxied(main).open().paths("door") == ["memory/main.md"]
+    finally:
+        service.terminate()
+        service.wait(WAIT_S)
+        service.stdout.close()
+
+
+@pytest.mark.requirement("SOCKET-1")
+@pytest.mark.parametrize("flags", [("--peer", ""), ("--peer", "99999999", "--group", "0"), ("--peer", "nobody")])
+def test_a_peer_or_a_group_that_is_none_keeps_the_service_from_starting(owner, main, flags):
+    """case socket-04"""
+    done = owner.lnk("agent", "memory", "service", owner.place(main), *flags)
+    assert done.returncode == 10 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert not owner.services()
+
+
+@pytest.mark.requirement("SHARED-4")
+def test_a_socket_that_somebody_took_away_is_there_again_and_no_second_service(owner, main):
+    first = owner.proxied(main).open()
+    (socket_file,) = owner.place(main).glob("*.sock")
+    socket_file.unlink()
+    second = owner.proxied(main).open()  # it waits for that
+    assert second.paths("door") == first.paths("door") == ["memory/main.md"]
+    assert len(owner.hosts()) == len(owner.engines()) == 1
+
+
+@pytest.mark.requirement("SHARED-7")
+def test_a_newer_link_starts_its_service_beside_the_one_of_the_older(owner, main):
+    """What the agent is served with was made by another release: the next session has it made anew, and finds another
+    service. Whoever is served by the older one goes on there.
+    """
+    place = owner.place(main)
+    file = place / "agents" / f"{main}.json"
+    made = json.loads(file.read_text())
+    file.write_text(json.dumps(made | {"link": "0.0.1"}))
+    before = file.read_bytes()
+    # As a program of that release does it, which finds its own.
+    service = subprocess.Popen(
+        [LNK, "agent", "memory", "service", str(place)], env=owner.environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert service.stdout.readline() == "ready\n"
+        (old,) = place.glob("*.sock")
+        stream = socket.socket(socket.AF_UNIX)
+        folder = os.open(place, os.O_PATH)
+        stream.connect(f"/proc/self/fd/{folder}/{old.name}")
+        os.close(folder)
+        with stream, stream.makefile("rwb", buffering=0) as lines:
+            lines.write(json.dumps({"agent": main}).encode() + b"\n")
+            assert json.loads(lines.readline()) == {"ok": True}
+            newer = owner.proxied(main).open()
+            assert newer.paths("door") == ["memory/main.md"]
+            assert json.loads(file.read_text())["link"] == __version__ and file.read_bytes() != before
+            assert len(list(place.glob("*.sock"))) == len(owner.engines()) == 2
+            meta = {VERSION_META: MODERN[0], CAPABILITIES_META: {}}
+            asked = {"name": "search", "arguments": {"query": "door"}, "_meta": meta}
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+            lines.write(json.dumps(request).encode() + b"\n")
+            found = json.loads(lines.readline())["result"]["structuredContent"]
+            assert [each["path"] for each in found["results"]] == ["memory/main.md"]
+        assert service.wait(WAIT_S) == 0  # with its last session
+        assert not old.exists() and newer.paths("door") == ["memory/main.md"]
+    finally:
+        service.kill()
+        service.stdout.close()
 
 
 @pytest.mark.requirement("SHARED-4")

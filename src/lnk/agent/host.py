@@ -26,7 +26,7 @@ from lnk.contract.hello import LINE_BYTES_MAX, LINE_S, parse_hello
 from lnk.doorway import Doorway, Said, refuse
 from lnk.errors import LinkError
 from lnk.lines import Lines, TooLong
-from lnk.sockets import listen
+from lnk.sockets import Peer, listen
 
 START: Final = "from lnk.agent.host import main; sys.exit(main(sys.argv[2:]))"
 MESSAGES: Final = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
@@ -43,17 +43,17 @@ _READ_BYTES: Final = 1 << 16
 
 def main(argv: Sequence[str]) -> int:
     """Serve until nobody is left. As `argv`: `<dir>`, the service's name, how the engine is reached; the descriptors of
-    its lock, of what the engine says, of whoever waits to hear that we listen; the engine's process, and the models
-    that are served.
+    its lock, of what the engine says, of whoever waits to hear that we listen; the engine's process; a user and a group
+    who may connect too, and the models that are served.
     """
-    path, name, engine, *numbers, models = argv
+    path, name, engine, *numbers, others, models = argv
     lock, heard, ready, pid = map(int, numbers)
     for fd in (lock, heard, ready):
         os.set_inheritable(fd, False)
     place = open_place(path)
     journal = Journal(place, LOG, LOG_BYTES_MAX)
     try:
-        host = _Host(path, place, name, reached(engine), heard, pid, journal, models.split())
+        host = _Host(path, place, name, reached(engine), heard, pid, journal, models.split(), _peer(others))
     except LinkError as error:
         os.write(ready, f"{error}\n".encode())
         return error.status
@@ -61,6 +61,10 @@ def main(argv: Sequence[str]) -> int:
         os.write(ready, READY)
     _close_standard(ready)
     return host.run()
+
+
+def _peer(said: str) -> Peer | None:
+    return Peer(*map(int, said.split(":"))) if said else None
 
 
 def _close_standard(ready: int) -> None:
@@ -88,11 +92,13 @@ class _Host:
         pid: int,
         journal: Journal,
         models: list[str],
+        peer: Peer | None,
     ) -> None:
         self._path, self._place, self._name = path, place, name
         self._engine, self._heard, self._pid = engine, heard, pid
         self._journal = journal
         self._models = models
+        self._peer = peer
         self._socket = f"{name}.sock"
         os.set_blocking(heard, False)
         self._signals = Signals()
@@ -107,9 +113,10 @@ class _Host:
         self._log("started", pid=os.getpid(), models=models)
 
     def _listen(self) -> None:
-        listening = listen(self._place, self._path, self._socket)
+        peer = self._peer
+        listening = listen(self._place, self._path, self._socket, group=peer.group if peer else None)
         self._at = os.stat(self._socket, dir_fd=self._place, follow_symlinks=False)
-        users = {os.geteuid()}
+        users = {os.geteuid(), *([peer.user] if peer else [])}
         self._door = Doorway(listening, users, self._refused, line_bytes_max=LINE_BYTES_MAX, line_s=LINE_S)
 
     def _refused(self, why: str) -> None:
@@ -197,7 +204,7 @@ class _Host:
 
     def _decide(self, said: Said) -> None:
         """It goes to the engine, or is answered why not."""
-        if said.line.strip() == STATUS:
+        if said.line.strip() == STATUS and said.user == os.geteuid():
             self._tell_status(said.stream)
             return
         try:

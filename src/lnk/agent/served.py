@@ -24,6 +24,7 @@ _ENDING: Final = ".json"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK_BYTES: Final = 8
+_OTHERS: Final = 0o067  # a group may go through it, to the socket of a service that has a peer
 _WORDS_BYTES: Final = 1 << 13
 _TRIES: Final = 100  # a lock goes with a service that ends, which is far slower than a try
 
@@ -49,7 +50,7 @@ def open_place(path: str) -> int:
     except OSError as error:
         raise from_os(error, f"open {path}") from None
     found = os.fstat(place)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
         os.close(place)
         raise Refused(f"{path} is no folder that is this user's alone; make it yours and closed, with mode 700.")
     return place

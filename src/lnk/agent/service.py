@@ -26,6 +26,7 @@ from lnk.folder import Folder, make_folder
 from lnk.sandbox.launch import Launch, launch
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.ways import Tried, Way
+from lnk.sockets import Peer
 
 if TYPE_CHECKING:
     from lnk.models.beside import Place
@@ -35,11 +36,13 @@ BY_DESCRIPTOR: Final = ("link",)  # engines that take connections, and need make
 _FAILED: Final = 127
 
 
-def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *, ready: int) -> NoReturn:
+def serve(
+    path: str, engine: str, environment: Mapping[str, str], how: Tried, *, ready: int, peer: Peer | None = None
+) -> NoReturn:
     """This process becomes the service of `<dir>`, in a sandbox of that way. `ready` hears a line once it listens.
 
-    Raises Missing where there is nothing to serve, and what keeps the engine from being started. Where another process
-    is the service already, that is said to `ready`, and all is well.
+    `peer`: may connect too. Raises Missing where there is nothing to serve, and what keeps the engine from being
+    started. Where another process is the service already, that is said to `ready`, and all is well.
     """
     place = open_place(path)
     plan = shared.planned(place, engine)
@@ -47,6 +50,8 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
     if lock is None:
         os.write(ready, BUSY)
         os._exit(0)
+    if peer:
+        _let_through(place, peer.group)
     _sweep(place, plan.name)
     journal = Journal(place, LOG, host.LOG_BYTES_MAX)
     for agent, why in plan.left_out.items():
@@ -56,16 +61,7 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
     with Folder.open(path) as held:  # whose writer we are, by the lock
         held.replace(f"{plan.name}.json", data, unless_changed=held.stat(f"{plan.name}.json"))
     reached, given, folder = _ways_in(path, plan.name, engine)
-    heard, said = os.pipe()
-    beside = Policy(
-        reads=(f"{path}/{plan.name}.json",),
-        writes=() if folder is None else (folder,),
-        listens=folder is not None,
-        ports=tuple(found.port for found in models.values()) if how.way is not Way.NONE else (),
-    )
-    policy = shared.policy(engine, plan.agents, environment, beside)
-    if folder:
-        policy = replace(policy, folder=folder)  # in which its socket has a name that is never too long
+    policy = _policy(path, engine, plan, environment, folder, tuple(found.port for found in models.values()))
     argv = [
         program_of(engine),
         SERVE_MANY,
@@ -73,6 +69,7 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
         f"{path}/{plan.name}.json",
     ]
     argv += ["--stay"] if folder else ["--connections", str(given[0])]
+    heard, said = os.pipe()
     with launch(policy, argv, how, openings=openings, given=given) as started:
         pid = os.fork()
         if not pid:
@@ -80,11 +77,41 @@ def serve(path: str, engine: str, environment: Mapping[str, str], how: Tried, *,
     for fd in (lock, heard, ready, *([int(reached)] if folder is None else [])):  # none of which the engine has
         os.set_inheritable(fd, True)
     told = [path, plan.name, reached, lock, heard, ready, pid]
-    command = small_command(host.START, *map(str, told), " ".join(models) or "")
+    others = f"{peer.user}:{peer.group}" if peer else ""
+    command = small_command(host.START, *map(str, told), others, " ".join(models))
     try:
         os.execve(command[0], command, dict(environment))
     except OSError as error:
         raise from_os(error, "become the memory service") from None
+
+
+def _let_through(place: int, group: int) -> None:
+    """The group's members may go through the folder, to the socket alone: they can list and read nothing there."""
+    try:
+        os.fchown(place, -1, group)
+        os.fchmod(place, 0o710)
+    except OSError as error:
+        raise from_os(error, "let the group of --group through to the socket") from None
+
+
+def _policy(
+    path: str,
+    engine: str,
+    plan: shared.Plan,
+    environment: Mapping[str, str],
+    folder: str | None,
+    ports: tuple[int, ...],
+) -> Policy:
+    """What the engine reaches; `folder`: where it makes its socket."""
+    beside = Policy(
+        reads=(f"{path}/{plan.name}.json",),
+        writes=() if folder is None else (folder,),
+        listens=folder is not None,
+        ports=ports,
+    )
+    policy = shared.policy(engine, plan.agents, environment, beside)
+    # In its folder a socket has a name that is never too long.
+    return replace(policy, folder=folder) if folder else policy
 
 
 def _sweep(place: int, name: str) -> None:

@@ -38,6 +38,7 @@ from lnk.errors import Invalid, LinkError, Missing, Unavailable
 from lnk.folder import Folder
 from lnk.mcp.client import Program
 from lnk.sandbox.ways import Way
+from lnk.sockets import peer_of
 
 TRY_RESULTS: Final = 3
 TRY_TOKENS: Final = 3_000
@@ -167,6 +168,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     service.add_argument("dir", nargs="?", metavar="DIR", help="its folder (default: that of your agents)")
     service.add_argument("--log", action="store_true", help="show its log instead")
     service.add_argument("--engine", default=ENGINE, metavar="ENGINE", help=argparse.SUPPRESS)
+    service.add_argument("--peer", metavar="USER", help="take connections of this user's processes too; with --group")
+    service.add_argument("--group", metavar="GROUP", help="whose members may reach the socket; with --peer")
     service.add_argument("--start", action="store_true", help=argparse.SUPPRESS)
     service.set_defaults(run=_service, no_sandbox=False)
 
@@ -769,7 +772,8 @@ def _service(asked: argparse.Namespace) -> int:
     path = os.path.abspath(asked.dir) if asked.dir else shared.place_for(asked.link_home, owner_name())
     if asked.log:
         return _service_log(asked, path)
-    service.serve(path, asked.engine, asked.environment, sandbox_of(asked), ready=1)
+    peer = peer_of(asked.peer, asked.group)
+    service.serve(path, asked.engine, asked.environment, sandbox_of(asked), ready=1, peer=peer)
 
 
 def _service_log(asked: argparse.Namespace, path: str) -> int:

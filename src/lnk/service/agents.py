@@ -47,6 +47,7 @@ class Agent:
         """It is made for a first session. `opened` hears, from its thread, of the engine, or why there is none."""
         self.name = name
         self.engine: Engine | None = None
+        self.describing: set[object] = set()  # questions what the server is for, whose answer waits for the notes
         self.sessions = 1
         self._make = make
         self._opened = opened

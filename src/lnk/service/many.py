@@ -28,6 +28,7 @@ from lnk.service.agents import Agent
 from lnk.service.session import Work, describe
 
 CALL_S: Final = 60.0  # a call that takes longer is stopped: no client waits so long
+DESCRIBING_MAX: Final = 32  # that an agent's notes are read for at once; with more, their folder hangs
 LOOK_S: Final = 1.0
 LINES_A_TURN: Final = 32  # of one session: one that sends as much as it can keeps the others waiting no longer
 SESSIONS_MAX: Final = 512  # each has a descriptor, of which a process may often have 1,024
@@ -328,9 +329,12 @@ class Many:
             session.agent.put(session, action)
         elif isinstance(action, server.Cancelled):
             session.agent.cancel(session, action.call)
+        elif len(session.agent.describing) >= DESCRIBING_MAX:
+            session.out.put(session.core.described(action, ""))
         else:
             # It reads the notes, in a folder that may hang; and does not wait behind a call.
             session.describing.add(action)
+            session.agent.describing.add(action)
             threading.Thread(target=self._describe, args=(session, action), daemon=True).start()
 
     def _describe(self, session: _Session, asked: server.Describe) -> None:
@@ -341,6 +345,7 @@ class Many:
             sys.stderr.write(f"lnk-link-memory: the notes could not be told: {type(error).__name__}: {error}\n")
             words = ""
         session.describing.discard(asked)
+        session.agent.describing.discard(asked)
         session.answered(session.core.described(asked, words))
         self.look_at(session)
 

@@ -1,6 +1,7 @@
 """`lnk-link-memory`: the memory engine's program. Only here are its arguments and environment read."""
 
 import argparse
+import contextlib
 import functools
 import gc
 import os
@@ -278,7 +279,13 @@ def _serve_many(asked: argparse.Namespace) -> int:
 
 
 def _ready() -> None:
+    import resource  # not of every system; ours have it
+
     _collect_seldom()
+    # An agent takes some ten descriptors, and the usual limit is a thousand.
+    with contextlib.suppress(OSError, ValueError):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.setswitchinterval(SWITCH_S)
 
 

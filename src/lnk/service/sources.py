@@ -2,9 +2,7 @@
 
 import contextlib
 import fcntl
-import grp
 import os
-import pwd
 import socket
 import stat
 import sys
@@ -17,7 +15,7 @@ from lnk.doorway import Doorway
 from lnk.errors import Conflict, Invalid, Refused, from_os
 from lnk.folder import make_folder
 from lnk.lines import format_line
-from lnk.sockets import connect, listen
+from lnk.sockets import connect, listen, peer_of
 
 IDLE_S: Final = 5.0
 AGAIN_S: Final = 1.0  # until whoever was behind is told again
@@ -98,10 +96,9 @@ class Listened:
 
         Conflict where another process listens there.
         """
-        users = {os.geteuid(), *([] if peer is None else [_user(peer)])}
-        gid = None if group is None else _group(group)
-        if (peer is None) != (group is None):
-            raise Invalid("--peer and --group go together: the socket is the group's, and taken from is the peer.")
+        allowed = peer_of(peer, group)
+        users = {os.geteuid(), *([] if allowed is None else [allowed.user])}
+        gid = None if allowed is None else allowed.group
         self._parent, self._name = os.path.split(os.path.abspath(path))
         self._folder = _closed_folder(self._parent, gid)
         with self._alone():
@@ -185,28 +182,6 @@ class Listened:
             return os.path.samestat(os.stat(self._name, dir_fd=self._folder, follow_symlinks=False), self._at)
         except OSError:
             return False
-
-
-def _user(name: str) -> int:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except (KeyError, ValueError):
-        pass
-    try:
-        return pwd.getpwuid(int(name)).pw_uid
-    except (KeyError, ValueError, OverflowError):
-        raise Invalid(f"--peer is {name[:40]!r}, and there is no such user; give a user's name.") from None
-
-
-def _group(name: str) -> int:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except (KeyError, ValueError):
-        pass
-    try:
-        return grp.getgrgid(int(name)).gr_gid
-    except (KeyError, ValueError, OverflowError):
-        raise Invalid(f"--group is {name[:40]!r}, and there is no such group; give a group's name.") from None
 
 
 def _closed_folder(path: str, group: int | None) -> int:
