@@ -1,5 +1,6 @@
 """The way in to a service: who may connect, the first line that each says, and what those cost who say none."""
 
+import errno
 import json
 import os
 import resource
@@ -543,3 +544,22 @@ def test_where_only_the_path_leads_there_a_short_one_does(by_path: None):
         with closing(listen(fd, path, NAME)), closing(connect(fd, path, NAME)) as stream:
             assert stream.getpeername() == f"{path}/.{NAME}.new"
         os.close(fd)
+
+
+def test_a_link_in_the_place_of_a_socket_is_never_connected_to(tmp_path: Path):
+    """A program that may write the folder could else lead its host to any socket of the owner's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    at, there = (os.open(each, os.O_RDONLY | os.O_DIRECTORY) for each in (tmp_path, elsewhere))
+    try:
+        with closing(listen(there, str(elsewhere), "real.sock")):
+            (tmp_path / "engine.sock").symlink_to(elsewhere / "real.sock")
+            (tmp_path / "file.sock").write_text("no socket")
+            for name in ("engine.sock", "file.sock"):
+                with pytest.raises(OSError) as refused:
+                    connect(at, str(tmp_path), name)
+                assert refused.value.errno == errno.ENOTSOCK
+            connect(there, str(elsewhere), "real.sock").close()
+    finally:
+        os.close(at)
+        os.close(there)

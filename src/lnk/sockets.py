@@ -6,7 +6,9 @@ descriptor, that stands for the path. It loads `_socket` alone, for the programs
 
 import _socket
 import contextlib
+import errno
 import os
+import stat
 import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -14,6 +16,7 @@ from typing import Final, NamedTuple
 from lnk.errors import Invalid, from_os
 
 PATH_BYTES_MAX: Final = 107 if hasattr(_socket, "SO_PEERCRED") else 103  # what an address holds: Linux, macOS
+_HELD: Final = getattr(os, "O_PATH", 0)  # what is only named is what is connected to, whatever has its name by then
 BACKLOG: Final = 512
 _BY_NUMBER: Final = "/proc/self/fd"
 _PEER: Final = struct.Struct("i2I")  # `struct ucred` of unix(7)
@@ -60,17 +63,27 @@ def listen(folder: int, path: str, name: str, *, group: int | None = None) -> _s
 
 
 def connect(folder: int, path: str, name: str) -> _socket.socket:
-    """A connection to the socket `name` in the folder. Raises OSError: ENOENT, ECONNREFUSED where nobody listens.
+    """A connection to the socket `name` in the folder, never by a link.
 
-    Where whoever listens is behind with taking connections, it raises BlockingIOError.
+    Raises OSError: ENOENT, ECONNREFUSED where nobody listens, ENOTSOCK for what is none, BlockingIOError where whoever
+    listens is behind with taking connections.
     """
+    address = path_in(folder, path, name)
+    held = os.open(name, _HELD | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder) if _HELD else -1
     stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
+        found = os.fstat(held) if held >= 0 else os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK), name)
         stream.setblocking(False)
-        stream.connect(path_in(folder, path, name))
+        by_number = f"{_BY_NUMBER}/{held}"
+        stream.connect(by_number if held >= 0 and os.path.exists(by_number) else address)
     except BaseException:
         stream.close()
         raise
+    finally:
+        if held >= 0:
+            os.close(held)
     return stream
 
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -216,7 +217,7 @@ class Service:
 
     def _start(self, entry: Entry) -> str:
         """Starts the service. Empty once something listens; else why not yet. Raises Unavailable where it cannot."""
-        argv = [sys.executable, *_COMMAND, "service", self._path, "--engine", entry.engine, "--start"]
+        argv = [sys.executable, *_COMMAND, "service", self._path, "--engine", entry.engine]
         if self._systemd_until is None:
             self._systemd_until = time.monotonic() + SYSTEMD_S if self._by_systemd(argv) else 0.0
         if time.monotonic() < self._systemd_until:
@@ -225,9 +226,9 @@ class Service:
             if not mine:
                 return "another session starts it, and it does not listen"
             _, said = self._run(argv, START_S, stays=True)
-        if said.startswith(READY):
+        if said.endswith(READY):
             return ""
-        if said.startswith(BUSY):
+        if said.endswith(BUSY):
             return "another process starts it, and does not listen"
         raise Unavailable(f"The memory service did not start: {_sentence(said) or 'it ended at once.'}")
 
@@ -260,25 +261,39 @@ class Service:
         `stays`: it goes on then, as no child of ours, so that it has no status yet. Raises Given, Unavailable.
         """
         source, sink = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for fd in (source, sink):
+                os.close(fd)
+            raise from_os(error, "start another process") from None
         if not pid:
             _become(argv, sink, stays=stays)
         os.close(sink)
-        said = b""
-        until = self._until(seconds)
+        ended = False
         try:
-            while (left := until()) > 0 and len(said) < _SAID_BYTES_MAX:
-                self._look(left, source)
-                if select.select([source], [], [], 0)[0]:
-                    part = os.read(source, _READ_BYTES)
-                    if not part:
-                        break
-                    said += part
-            else:
-                raise Unavailable(f"`{' '.join(argv[3:7])}` did not answer within {seconds:g} s.")
+            said = self._heard(source, seconds, " ".join(argv[3:7]))
+            ended = True
         finally:
             os.close(source)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said
+            if not (ended or stays):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return status, said
+
+    def _heard(self, source: int, seconds: float, what: str) -> bytes:
+        """The last of what a program says until it closes its output. Raises Given, Unavailable."""
+        said = b""
+        until = self._until(seconds)
+        while (left := until()) > 0:
+            self._look(left, source)
+            if select.select([source], [], [], 0)[0]:
+                part = os.read(source, _READ_BYTES)
+                if not part:
+                    return said
+                said = (said + part)[-_SAID_BYTES_MAX:]
+        raise Unavailable(f"`{what}` did not answer within {seconds:g} s.")
 
     def _pause(self, seconds: float) -> None:
         self._look(seconds)

@@ -36,6 +36,7 @@ END_S: Final = 3.0  # for the engine to end, which closes its indexes
 LOG_BYTES_MAX: Final = 1 << 20
 SAID_BYTES_MAX: Final = 1 << 12  # of a line that the engine says
 SESSIONS_MAX: Final = 512
+AGENT_SESSIONS_MAX: Final = 256  # so that one agent's leave room for the others'
 WAITING_MAX: Final = 512  # connections that the engine was not given yet
 STATUS: Final = b'{"status": true}'
 _READ_BYTES: Final = 1 << 16
@@ -55,12 +56,21 @@ def main(argv: Sequence[str]) -> int:
     try:
         host = _Host(path, place, name, reached(engine), heard, pid, journal, models.split(), _peer(others))
     except LinkError as error:
+        journal.write(event(name, "failed", why=str(error)))
         os.write(ready, f"{error}\n".encode())
+        _clear(place, name)
         return error.status
     with contextlib.suppress(OSError):  # whoever started us is gone
         os.write(ready, READY)
     _close_standard(ready)
     return host.run()
+
+
+def _clear(place: int, name: str) -> None:
+    """What lay there for the service goes; its lock last, by which nobody else is it until then."""
+    for ending in ("json", "lock"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{name}.{ending}", dir_fd=place)
 
 
 def _peer(said: str) -> Peer | None:
@@ -208,17 +218,27 @@ class _Host:
             self._tell_status(said.stream)
             return
         try:
-            parse_hello(said.line)
+            agent = parse_hello(said.line)
         except LinkError as error:
             self._log("refused", why=str(error))
             refuse(said.stream, str(error))
             return
-        if sum(self._engine.sessions.values()) >= SESSIONS_MAX or len(self._waiting) >= WAITING_MAX:
-            refuse(
-                said.stream, f"{SESSIONS_MAX} sessions are open with the memory service, and no more can be; end some."
-            )
+        if why := self._full(agent):
+            self._log("refused", why=why)
+            refuse(said.stream, why)
             return
         self._waiting.append(said)
+
+    def _full(self, agent: str) -> str:
+        """Why no session more can be; empty where it can."""
+        sessions = self._engine.sessions
+        if sessions.get(agent, 0) >= AGENT_SESSIONS_MAX:
+            return f"{AGENT_SESSIONS_MAX} sessions of this agent are open, and no more can be; end some."
+        if sum(sessions.values()) >= SESSIONS_MAX:
+            return f"{SESSIONS_MAX} sessions are open with the memory service, and no more can be; end some."
+        if len(self._waiting) >= WAITING_MAX:
+            return "The memory engine takes no connections just now; try again in a moment."
+        return ""
 
     def _give(self) -> None:
         """Each connection goes to the engine with its first line."""
@@ -269,9 +289,7 @@ class _Host:
             self._end_engine(signal.SIGTERM)
         status = self._wait_for_engine()
         self._log("ended", status=status, **({"signal": self._signals.told} if self._signals.told else {}))
-        for ending in ("json", "lock"):
-            with contextlib.suppress(OSError):
-                os.unlink(f"{self._name}.{ending}", dir_fd=self._place)
+        _clear(self._place, self._name)
         return 0
 
     def _wait_for_engine(self) -> int:

@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 from lnk.agent.journal import Journal, format_time
 from lnk.agent.proxy import Signals, command, own_streams, small_command
 from lnk.agent.toolfolder import hold_listener, open_folder, open_lock, read_definition
-from lnk.errors import Conflict, Full, LinkError, from_os
-from lnk.sockets import user_of
+from lnk.errors import Conflict, Full, LinkError
+from lnk.sockets import listen, user_of
 
 SESSIONS_MAX: Final = 64  # at once; a process that opens more has lost count of them
 END_S: Final = 5.0  # for its sessions to end, which end their tools first
@@ -25,7 +25,6 @@ JOURNAL: Final = "bridge.log"
 JOURNAL_BYTES_MAX: Final = 1 << 20
 READY: Final = b"ready\n"
 ADDRESS_BYTES_MAX: Final = 256
-_BACKLOG: Final = 64
 
 _START: Final = "from lnk.agent.listener import main; sys.exit(main(sys.argv[2:]))"
 
@@ -48,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         if not hold_listener(lock):
             raise Conflict(f"Another process listens for the tool {name} already.")
         read_definition(folder, name)
-        listening = _listen(path)
+        listening = _listening(path)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()} {path}".encode(), 0)  # for who looks for it in another environment
     except LinkError as error:
@@ -59,23 +58,14 @@ def main(argv: Sequence[str]) -> int:
     return _Listener(command(link_home, name), listening, path, Journal(folder, JOURNAL, JOURNAL_BYTES_MAX)).run()
 
 
-def _listen(path: str) -> socket.socket:
-    """A socket that listens at `path`, in the place of one that a dead listener left: bound beside, then renamed."""
-    fresh = f"{path}.new"
-    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+def _listening(path: str) -> socket.socket:
+    """A socket that listens at the path. Raises what `listen` does."""
+    parent, _, name = path.rpartition("/")
+    folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh)
-        stream.bind(fresh)
-        stream.listen(_BACKLOG)
-        os.rename(fresh, path)
-    except OSError as error:
-        raise from_os(error, f"listen at {path}") from None
+        return socket.socket(fileno=listen(folder, parent, name).detach())
     finally:
-        os.umask(before)
-    stream.setblocking(False)
-    return stream
+        os.close(folder)
 
 
 class _Listener:

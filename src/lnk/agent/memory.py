@@ -156,6 +156,7 @@ class Memory:
         """The tool is defined as it is to be now. Why it was defined anew (empty: it was not), and how it is served."""
         engine = self.engine_as(how)
         engine.install(tell)
+        made_of = shared.made_of(self.agent, engine)  # before they are read
         serve = engine.command()
         old, damaged = self._had()
         service = self._served_by(serve, how)
@@ -171,7 +172,7 @@ class Memory:
         defined = ["it was damaged"] if damaged else _changes(old, new)
         # First, so that a session that finds the tool finds what it is served with.
         if service:
-            served = shared.served_with(self.agent, engine, serve, others=self._others)
+            served = shared.served_with(self.agent, engine, serve, made_of, others=self._others)
             if shared.write(service.path, served) and not defined:
                 defined = ["what it is served with was gone"]
         if old and old.service and (service is None or service.path != old.service.path):
@@ -182,7 +183,9 @@ class Memory:
 
     def _served_by(self, serve: Serve, how: Tried) -> ServedBy | None:
         """The service of its owner, where its engine serves many and a sandbox confines it."""
-        if not serve.shared or how.way is Way.NONE or (self.engine != ENGINE and how.way not in OWN_LOOPBACK):
+        if not serve.shared or how.way is Way.NONE or _reach(serve).network:
+            return None  # the network would be all agents'
+        if self.engine != ENGINE and how.way not in OWN_LOOPBACK:
             return None  # another engine makes a socket of its own, which these sandboxes alone let it
         repeats = [call for call in shared.OUR_REPEATS.get(self.engine, ()) if call in (serve.allow or ())]
         return ServedBy(path=shared.place_for(self.home, self.agent.owner), agent=self.agent.id, repeats=repeats)
@@ -197,13 +200,18 @@ class Memory:
             raise Missing(
                 f"The memory of {self.agent.name} is not served by a service; `lnk agent memory start` does it."
             )
+        if shared.place_for(self.home, self.agent.owner) != tool.service.path:
+            raise Refused(
+                f"{self.agent.name} belongs to {self.agent.owner} by now; `lnk agent memory start` serves it for them."
+            )
         with shared.renewing(tool.service.path, self.agent.id) as is_current:
             if is_current:  # another session has just done it
                 return
             engine = self.engine_as(how)
+            made_of = shared.made_of(self.agent, engine)  # before they are read
             serve = engine.command()
             self._hold_to_start(serve)
-            served = shared.served_with(self.agent, engine, serve, others=self._others)
+            served = shared.served_with(self.agent, engine, serve, made_of, others=self._others)
             shared.write(tool.service.path, served, anew=True)
 
     def stop(self) -> int:
@@ -228,8 +236,7 @@ class Memory:
         Gives how many sessions ended.
         """
         end = functools.partial(bridge.stop, self.home, self.name)
-        with contextlib.suppress(Invalid):  # an owner who can have no service
-            shared.remove(shared.place_for(self.home, self.agent.owner), self.agent.id)
+        shared.remove_everywhere(self.home, self.agent.id)
         try:
             ended = Tools(self.home).remove(self.name, end)
         except Missing:

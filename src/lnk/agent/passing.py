@@ -52,9 +52,20 @@ class Passed:
             except OSError:
                 data = b""
             self.is_gone = not data
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                said = json.loads(data)
-                self._taken, self.sessions = int(said["taken"]), dict(said["open"])
+            if data:
+                self._believe(data)
+
+    def _believe(self, data: bytes) -> None:
+        """A report of the engine's, which may be no engine of ours any more: one of another shape is its end."""
+        try:
+            said = json.loads(data)
+            taken, sessions = said["taken"], said["open"]
+            if type(taken) is int and all(type(count) is int and count > 0 for count in sessions.values()):
+                self._taken, self.sessions = taken, dict(sessions)
+                return
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass
+        self.is_gone = True
 
     def give(self, said: Said) -> bool:
         """Ours of the connection is closed."""

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -143,10 +144,17 @@ def stamp(path: str) -> str:
 def is_current(entry: Entry, version: str) -> bool:
     """Whether the files that it was made from, and Link, are what they were, and the folders that are written there."""
     made_of = entry.said.get("made_of")
-    if entry.said.get("link") != version or not isinstance(made_of, dict):
+    # What a newer Link made stays: two that are used by turns would else make it anew each time.
+    if not isinstance(made_of, dict) or _release(entry.said.get("link")) < _release(version):
         return False
     there = all(isinstance(path, str) and os.path.isdir(path) for path in entry.said.get("writes", ()))
     return there and all(isinstance(path, str) and stamp(path) == was for path, was in made_of.items())
+
+
+def _release(version: object) -> tuple[int, ...]:
+    """A release's number, by which a later one is greater."""
+    found = re.match(r"\d{1,6}(?:\.\d{1,6}){0,3}", version) if isinstance(version, str) else None
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 # ---------------------------------------------------------------- locks
@@ -163,12 +171,17 @@ def start_lock(place: int) -> Iterator[bool]:
     except OSError as error:
         raise from_os(error, "open the agents that are served") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        yield _is_locked(folder)
     finally:
         os.close(folder)
+
+
+def _is_locked(folder: int) -> bool:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def take_lock(place: int, name: str) -> int | None:

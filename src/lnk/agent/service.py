@@ -17,13 +17,13 @@ from lnk.agent.connect import BUSY
 from lnk.agent.engine import program_of
 from lnk.agent.journal import Journal
 from lnk.agent.passing import SOCKET
-from lnk.agent.proxy import small_command
+from lnk.agent.proxy import own_streams, small_command
 from lnk.agent.served import LOG, open_place, take_lock
 from lnk.confine import end_with
 from lnk.contract.memory import SERVE_MANY
-from lnk.errors import LinkError, from_os
+from lnk.errors import Conflict, LinkError, Refused, from_os
 from lnk.folder import Folder, make_folder
-from lnk.sandbox.launch import Launch, launch
+from lnk.sandbox.launch import Launch, keep_open, launch
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.ways import Tried, Way
 from lnk.sockets import Peer
@@ -44,22 +44,47 @@ def serve(
     `peer`: may connect too. Raises Missing where there is nothing to serve, and what keeps the engine from being
     started. Where another process is the service already, that is said to `ready`, and all is well.
     """
+    own_streams()  # what whoever started us left open is not for the engine: by a folder a sandbox is walked out of
     place = open_place(path)
     plan = shared.planned(place, engine)
     lock = take_lock(place, plan.name)
     if lock is None:
+        if peer:
+            raise Conflict(
+                "A service runs already, which takes no peer; end its sessions, then start it with the peer."
+            )
         os.write(ready, BUSY)
         os._exit(0)
-    if peer:
-        _let_through(place, peer.group)
-    _sweep(place, plan.name)
     journal = Journal(place, LOG, host.LOG_BYTES_MAX)
+    try:
+        _become_host(path, place, plan, engine, environment, how, journal, (lock, ready), peer)
+    except LinkError as error:
+        journal.write(host.event(plan.name, "failed", why=str(error)))
+        _clear(place, plan.name)
+        raise
+
+
+def _become_host(
+    path: str,
+    place: int,
+    plan: shared.Plan,
+    engine: str,
+    environment: Mapping[str, str],
+    how: Tried,
+    journal: Journal,
+    held: tuple[int, int],
+    peer: Peer | None,
+) -> NoReturn:
+    """The engine is started, and this process becomes what stands before it. `held`: the lock, and who is to hear."""
+    lock, ready = held
+    _let_through(path, place, peer)
+    _sweep(place, plan.name)
     for agent, why in plan.left_out.items():
         journal.write(host.event(plan.name, "left out", agent=agent, why=why))
-    models, openings = _models(plan, environment, how)
+    models, openings = _models(plan, environment, how, journal)
     data = shared.agents_file(plan.agents, {model: found.told for model, found in models.items()})
-    with Folder.open(path) as held:  # whose writer we are, by the lock
-        held.replace(f"{plan.name}.json", data, unless_changed=held.stat(f"{plan.name}.json"))
+    with Folder.open(path) as own:  # whose writer we are, by the lock
+        own.replace(f"{plan.name}.json", data, unless_changed=own.stat(f"{plan.name}.json"))
     reached, given, folder = _ways_in(path, plan.name, engine)
     policy = _policy(path, engine, plan, environment, folder, tuple(found.port for found in models.values()))
     argv = [
@@ -70,10 +95,11 @@ def serve(
     ]
     argv += ["--stay"] if folder else ["--connections", str(given[0])]
     heard, said = os.pipe()
+    parent = os.getpid()
     with launch(policy, argv, how, openings=openings, given=given) as started:
         pid = os.fork()
         if not pid:
-            _become(started, said, os.getppid())
+            _become(started, said, parent)
     for fd in (lock, heard, ready, *([int(reached)] if folder is None else [])):  # none of which the engine has
         os.set_inheritable(fd, True)
     told = [path, plan.name, reached, lock, heard, ready, pid]
@@ -85,13 +111,26 @@ def serve(
         raise from_os(error, "become the memory service") from None
 
 
-def _let_through(place: int, group: int) -> None:
-    """The group's members may go through the folder, to the socket alone: they can list and read nothing there."""
+def _let_through(path: str, place: int, peer: Peer | None) -> None:
+    """The peer's group may go through the folder, to the socket alone, where one is given: it can list nothing there.
+
+    Raises Refused where it does not get so far.
+    """
     try:
-        os.fchown(place, -1, group)
+        if peer is None:
+            os.fchmod(place, 0o700)
+            return
+        os.fchown(place, -1, peer.group)
         os.fchmod(place, 0o710)
+        os.chmod(os.path.dirname(path), 0o711)
     except OSError as error:
         raise from_os(error, "let the group of --group through to the socket") from None
+    folder = os.path.dirname(path)
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        found = os.stat(folder)
+        if not found.st_mode & (0o011 if found.st_gid == peer.group else 0o001):
+            raise Refused(f"{folder} lets nobody of that group through to the socket; give it the mode 711.")
 
 
 def _policy(
@@ -116,18 +155,22 @@ def _policy(
 
 def _sweep(place: int, name: str) -> None:
     """What other services left that were killed goes: nobody holds their lock."""
-    there = os.listdir(place)
-    for other in {found.removesuffix(".lock") for found in there if found.endswith(".lock")} - {name}:
+    for other in {found.removesuffix(".lock") for found in os.listdir(place) if found.endswith(".lock")} - {name}:
         with contextlib.suppress(LinkError, OSError):
             lock = take_lock(place, other)
-            if lock is None:
-                continue
-            for found in sorted(there, key=lambda each: each.endswith(".lock")):  # the lock last
-                if found == f"{other}.engine":
-                    _remove(place, found)
-                elif found.lstrip(".").startswith(f"{other}."):
-                    os.unlink(found, dir_fd=place)
-            os.close(lock)
+            if lock is not None:
+                _clear(place, other)
+                os.close(lock)
+
+
+def _clear(place: int, name: str) -> None:
+    """Nothing of that service is left, its lock last, which is ours."""
+    for found in sorted(os.listdir(place), key=lambda each: each.endswith(".lock")):
+        with contextlib.suppress(LinkError, OSError):
+            if found == f"{name}.engine":
+                _remove(place, found)
+            elif found.lstrip(".").startswith(f"{name}."):
+                os.unlink(found, dir_fd=place)
 
 
 def _remove(place: int, name: str) -> None:
@@ -146,7 +189,9 @@ def _ways_in(path: str, name: str, engine: str) -> tuple[str, list[int], str | N
     return folder, [], folder
 
 
-def _models(plan: shared.Plan, environment: Mapping[str, str], how: Tried) -> "tuple[dict[str, Place], list[int]]":
+def _models(
+    plan: shared.Plan, environment: Mapping[str, str], how: Tried, journal: Journal
+) -> "tuple[dict[str, Place], list[int]]":
     """Where each model is that an agent asks for, once for all of them; and the sandbox's ends of the ways there.
 
     What serves it outside is started, and ends with this process. A model that no runtime could come to have is left
@@ -159,10 +204,13 @@ def _models(plan: shared.Plan, environment: Mapping[str, str], how: Tried) -> "t
         return found, openings
     from lnk.models.beside import place_for, start_beside
 
+    for model in wanted[MODELS_MAX:]:
+        journal.write(host.event(plan.name, "left out", model=model, why=f"more than {MODELS_MAX} are asked for"))
     for model in wanted[:MODELS_MAX]:
         try:
             place = place_for(model, environment)
-        except LinkError:
+        except LinkError as error:
+            journal.write(host.event(plan.name, "left out", model=model, why=str(error)))
             continue
         if place is None:
             continue
@@ -186,8 +234,7 @@ def _become(started: Launch, said: int, parent: int) -> NoReturn:
         os.dup2(null, 0)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        for fd in started.fds:
-            os.set_inheritable(fd, True)
+        keep_open(started.fds)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         end_with(parent)

@@ -66,7 +66,6 @@ class ServedAgent(Value, frozen=True, kw_only=True):
     argv: list[str]
     env: dict[str, str] = {}  # noqa: RUF012  # copied for each value
     model: str | None = None
-    network: bool = False
     plugins: list[str] = []  # noqa: RUF012
     reads: list[str]
     writes: list[str]
@@ -82,10 +81,14 @@ def place_for(link_home: str, owner: str) -> str:
     return f"{os.path.realpath(link_home)}/{PLACE}/{owner}"
 
 
-def served_with(agent: Agent, engine: Engine, serve: Serve, *, others: bool) -> ServedAgent:
-    """What the agent is served with from now on."""
+def made_of(agent: Agent, engine: Engine) -> dict[str, str]:
+    """The files by which it is decided what the agent is served with, as they are now."""
+    return {path: stamp(path) for path in (*(f"{agent.own}/{name}" for name in (FILE, SPEC, SANDBOX)), engine.program)}
+
+
+def served_with(agent: Agent, engine: Engine, serve: Serve, made_of: dict[str, str], *, others: bool) -> ServedAgent:
+    """What the agent is served with from now on; `made_of`: as those files were before they were read."""
     folders = engine.places(serve)
-    files = (*(f"{agent.own}/{name}" for name in (FILE, SPEC, SANDBOX)), engine.program)
     return ServedAgent(
         agent=agent.id,
         name=agent.name,
@@ -93,11 +96,10 @@ def served_with(agent: Agent, engine: Engine, serve: Serve, *, others: bool) -> 
         others=others,
         link=__version__,
         made=format_time(time.time()),
-        made_of={path: stamp(path) for path in files},
+        made_of=made_of,
         argv=serve.argv,
         env=engine.named(),
         model=serve.model,
-        network=bool(serve.models) and serve.model is None,
         plugins=[*(serve.programs or ()), *([f"{agent.store}-store"] if agent.store else [])],
         reads=list(folders.reads),
         writes=list(folders.writes),
@@ -155,6 +157,14 @@ def remove(path: str, agent: str) -> None:
         os.unlink(f"{agent}.json", dir_fd=folder.fd)
 
 
+def remove_everywhere(link_home: str, agent: str) -> None:
+    """The agent is served by nobody's service any more: it may have had another owner."""
+    top = f"{os.path.realpath(link_home)}/{PLACE}"
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for owner in os.listdir(top):
+            remove(f"{top}/{owner}", agent)
+
+
 def log(path: str, limit: int) -> list[dict[str, Any]]:
     """The last lines of the log of the service in `<dir>`, at most `limit`, oldest first."""
     try:
@@ -196,15 +206,15 @@ def running(path: str) -> list[Running]:
             stem = name.removesuffix(".sock")
             if stem == name or name.startswith(".") or not (said := _status(place, path, name)):
                 continue
-            entries = read_entries(place, stem.rpartition("-")[0])
+            engine = stem.rpartition("-")[0]
             memory = memory_of([said["pid"]])
             found.append(
                 Running(
                     name=stem,
-                    current=generation(stem.rpartition("-")[0], entries) == stem,
+                    current=generation(engine, read_entries(place, engine)) == stem,
                     since=said["since"],
                     sessions=said["sessions"],
-                    agents=len(entries),
+                    agents=_agents_of(path, stem),
                     memory=memory,
                     models=said["models"],
                     pid=said["pid"],
@@ -229,6 +239,15 @@ def end_all(link_home: str) -> int:
         with Folder.open(parent) as folder:
             folder.remove_tree(name)
     return ended
+
+
+def _agents_of(path: str, name: str) -> int:
+    """How many agents the service of that name may have sessions of."""
+    try:
+        with Folder.open(path) as folder:
+            return len(json.loads(folder.read(f"{name}.json", LOG_READ_MAX) or b"{}"))
+    except (LinkError, ValueError, TypeError):
+        return 0
 
 
 def _pids(path: str) -> list[int]:
@@ -318,7 +337,6 @@ def policy(engine: str, agents: Iterable[ServedAgent], environment: Mapping[str,
         reads=tuple(dict.fromkeys((*beside.reads, *(path for one in agents for path in one.reads)))),
         writes=tuple(dict.fromkeys((*beside.writes, *(path for one in agents for path in one.writes)))),
         hidden=tuple(dict.fromkeys((*beside.hidden, *(path for one in agents for path in one.hidden)))),
-        network=any(one.network for one in agents),
     )
     plugins = list(dict.fromkeys(plugin for one in agents for plugin in one.plugins))
     whole = with_plugins(whole, plugins, environment)

@@ -170,7 +170,6 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     service.add_argument("--engine", default=ENGINE, metavar="ENGINE", help=argparse.SUPPRESS)
     service.add_argument("--peer", metavar="USER", help="take connections of this user's processes too; with --group")
     service.add_argument("--group", metavar="GROUP", help="whose members may reach the socket; with --peer")
-    service.add_argument("--start", action="store_true", help=argparse.SUPPRESS)
     service.set_defaults(run=_service, no_sandbox=False)
 
     renew = commands.add_parser("renew", parents=[common])

@@ -33,8 +33,8 @@ def _uninstall(asked: argparse.Namespace) -> int:
         _confirm([agent.folder for agent in agents])
     tools = Tools(asked.link_home)
     names, ended = tools.clear(functools.partial(bridge.stop, asked.link_home))
-    shared.end_all(asked.link_home)
-    left = [*_taken_out(asked.environment), *map(str, broken)]
+    left = [*_services_ended(asked.link_home)]
+    left += [*_taken_out(asked.environment), *map(str, broken)]
     removed = []
     for agent in agents if asked.agents else ():
         try:
@@ -57,6 +57,14 @@ def _uninstall(asked: argparse.Namespace) -> int:
     for each in left:
         tell(f"lnk: {each}")
     return 0
+
+
+def _services_ended(link_home: str) -> Iterator[str]:
+    """No service runs any more; gives in words where one does."""
+    try:
+        shared.end_all(link_home)
+    except LinkError as error:
+        yield str(error)
 
 
 def _confirm(folders: list[str]) -> None:

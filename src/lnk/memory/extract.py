@@ -96,6 +96,10 @@ class Extraction:
         self._thread.join(wait_s)
         return not self._thread.is_alive()
 
+    def has_ended(self) -> bool:
+        """Whether its thread is over, or never began."""
+        return self._thread is None or not self._thread.is_alive()
+
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:

@@ -77,8 +77,9 @@ class Index:
         self.db.close()
 
     def rest(self) -> None:
-        """Give back the memory that only saves reading again."""
-        self.db.release_memory()
+        """Give back the memory that only saves reading again; nothing where it could not be opened again."""
+        with contextlib.suppress(apsw.ConnectionClosedError):
+            self.db.release_memory()
 
     @property
     def path(self) -> str:

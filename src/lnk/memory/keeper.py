@@ -108,11 +108,18 @@ class Keeper:
         self._thread.join(max(0.0, until - time.monotonic()))
         return ended and not self._thread.is_alive()
 
+    def has_ended(self) -> bool:
+        """Whether its threads are over."""
+        return self._documents.has_ended() and not self._thread.is_alive()
+
     def give_up(self) -> None:
-        """The call that waits no longer does."""
-        with self._state:
-            self._given_up = True
+        """The call that waits no longer does. It waits for nobody: the lock may be held by who looks at a folder that
+        hangs, and then the call hears of it when that is over, or within TELL_S.
+        """
+        self._given_up = True
+        if self._state.acquire(blocking=False):
             self._state.notify_all()
+            self._state.release()
 
     def rest(self) -> None:
         """Nobody has asked for a while: memory that only saves work is given back, by the thread whose it is."""

@@ -203,6 +203,10 @@ class Meaning:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
+        return self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Whether its threads are over, or never began."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def poke(self) -> None:

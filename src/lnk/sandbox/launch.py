@@ -91,7 +91,7 @@ def launch(
 def become(policy: Policy, argv: Sequence[str], tried: Tried, *, openings: Sequence[int] = ()) -> NoReturn:
     """This process becomes the program, its first three descriptors its own. Raises as `launch` does, and Missing."""
     started = launch(policy, argv, tried, openings=openings)
-    _keep_open(started.fds)
+    keep_open(started.fds)
     # The interpreter ignores these two, and what it becomes would too.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -177,7 +177,7 @@ def _given(data: bytes) -> int:
     return fd
 
 
-def _keep_open(fds: Sequence[int]) -> None:
+def keep_open(fds: Sequence[int]) -> None:
     """What is executed from now on has the first three descriptors and these, and nothing that was left to us."""
     with os.scandir("/dev/fd") as found:
         numbers = [int(each.name) for each in found]

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol
 from lnk.errors import LinkError
 from lnk.mcp import server
 from lnk.memory.engine import Engine
-from lnk.service.session import Work
+from lnk.service.session import Work, kind_of
 
 LINGER_S: Final = 10.0  # that an engine without sessions is kept, for the next one
 REST_S: Final = 2.0  # without a call, until it gives back what only saves work
@@ -44,7 +44,10 @@ class Agent:
         make: Callable[[], Engine],
         opened: Callable[["Agent", Engine | None, str], None],
     ) -> None:
-        """It is made for a first session. `opened` hears, from its thread, of the engine, or why there is none."""
+        """It is made for a first session. `opened` hears, from its thread, of the engine, or why there is none now.
+
+        Raises RuntimeError where this process can have no thread more.
+        """
         self.name = name
         self.engine: Engine | None = None
         self.describing: set[object] = set()  # questions what the server is for, whose answer waits for the notes
@@ -58,6 +61,8 @@ class Agent:
         self._stopping = False
         self._closed = False
         self._until = 0.0
+        self._floor = 0.0  # what the session had used whose call was made last
+        self._left: Engine | None = None
         self._thread = threading.Thread(target=self._run, name=f"calls {name}", daemon=True)
         self._thread.start()
 
@@ -69,14 +74,13 @@ class Agent:
             self.sessions += 1
             return True
 
-    def leave(self, session: Session | None = None) -> None:
+    def leave(self, session: Session) -> None:
         """One session less: what it asked for is not made any more."""
         with self._changed:
             self.sessions -= 1
             self._until = time.monotonic() + LINGER_S
-            if session is not None:
-                self._queues.pop(session, None)
-                self._cancel(session, None)
+            self._queues.pop(session, None)
+            self._cancel(session, None)
             self._changed.notify_all()
 
     def put(self, session: Session, call: server.Call) -> None:
@@ -84,9 +88,7 @@ class Agent:
         with self._changed:
             queue = self._queues.get(session)
             if queue is None:
-                # Who asked for nothing meanwhile has not saved up for it.
-                least = min((each.used for each in self._queues), default=session.used)
-                session.used = max(session.used, least)
+                session.used = max(session.used, self._floor)  # who asked for nothing meanwhile has not saved up for it
                 queue = self._queues[session] = deque()
             queue.append(call)
             self._changed.notify_all()
@@ -102,15 +104,11 @@ class Agent:
             else:
                 self._cancel(session, call)
 
-    def overdue(self, seconds: float) -> bool:
-        """Stops the call that takes longer than that. Whether there is one under way."""
+    def overdue(self, seconds: float) -> None:
+        """Stops the call that takes longer than that."""
         with self._changed:
-            if self._making is None:
-                return False
-            session, call, began = self._making
-            if time.monotonic() - began > seconds:
-                session.work.cancel(call)
-            return True
+            if self._making and time.monotonic() - self._making[2] > seconds:
+                self._making[0].work.cancel(self._making[1])
 
     def stop(self) -> None:
         """It ends as soon as it can."""
@@ -132,30 +130,50 @@ class Agent:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        engine = None
         try:
-            self.engine = self._make()
-            self.engine.start()
+            engine = self._make()
+            engine.start()
         except Exception as error:
-            with self._changed:
-                self._closed = True
+            why = str(error) or type(error).__name__
             if not isinstance(error, LinkError):
-                sys.stderr.write(f"lnk-link-memory: an agent could not be served: {type(error).__name__}: {error}\n")
-            self._opened(self, None, str(error) or type(error).__name__)
+                why = _said("an agent could not be served", error)
+            self._end(engine)
+            self._opened(self, None, why)
             return
-        self._opened(self, self.engine, "")
-        while (found := self._next()) is not None:
-            if found == "idle":
-                self.engine.rest()
-                continue
-            session, call = found
-            began = time.thread_time()
-            reply = session.work(call, session.core, session.progress(call)) if session.core.wants(call) else None
-            session.used += time.thread_time() - began
-            with self._changed:
-                self._making = None
-            session.answered(reply)
-        engine, self.engine = self.engine, None
-        engine.stop(STOP_S)
+        self.engine = engine
+        self._opened(self, engine, "")
+        try:
+            while (found := self._next()) is not None:
+                if found == "idle":
+                    engine.rest()
+                    continue
+                self._make_call(*found)
+        except Exception as error:  # the top of the thread: its sessions end, and are opened again with another
+            self._end(engine)
+            self._opened(self, None, _said("an agent failed", error))
+            return
+        self._end(engine)
+
+    def _make_call(self, session: Session, call: server.Call) -> None:
+        began = time.thread_time()
+        reply = session.work(call, session.core, session.progress(call)) if session.core.wants(call) else None
+        session.used += time.thread_time() - began
+        with self._changed:
+            self._making = None
+        session.answered(reply)
+
+    def _end(self, engine: Engine | None) -> None:
+        """Nobody joins any more. Where a folder hangs, the engine is left to end when that does."""
+        with self._changed:
+            self._closed = True
+        self.engine = None
+        if engine and not engine.stop(STOP_S):
+            self._left = engine
+
+    def is_stuck(self) -> bool:
+        """Whether its engine was to end, and has not: another of the same folder would only hang beside it."""
+        return self._left is not None and not self._left.has_ended()
 
     def _next(self) -> tuple[Session, server.Call] | Literal["idle"] | None:
         """The next call: of the session that has used least; "idle", once, where there is none for a while.
@@ -171,6 +189,7 @@ class Agent:
                     if not queue:
                         del self._queues[session]
                     self._making = session, call, time.monotonic()
+                    self._floor = session.used
                     self._rested = False
                     return session, call
                 left = self._until - time.monotonic()
@@ -184,3 +203,9 @@ class Agent:
                     return "idle"
             self._closed = True
             return None
+
+
+def _said(what: str, error: Exception) -> str:
+    """What went wrong, as it is logged and a client is told: by its kind, since its words may be a document's."""
+    sys.stderr.write(f"lnk-link-memory: {what}: {kind_of(error)}\n")
+    return f"The agent could not be served ({type(error).__name__}); the log says where."

@@ -19,19 +19,19 @@ from typing import Final, Protocol
 
 from lnk.contract.hello import format_welcome, parse_hello
 from lnk.doorway import refuse
-from lnk.errors import Full, LinkError, Missing
+from lnk.errors import Full, LinkError, Missing, Unavailable
 from lnk.lines import LINE_BYTES_MAX, Lines, TooLong
 from lnk.mcp import server
 from lnk.mcp.stdio import CALLS_MAX, END_WAIT_S, UNREAD_BYTES_MAX, Answers
 from lnk.memory.engine import Engine
 from lnk.service.agents import Agent
-from lnk.service.session import Work, describe
+from lnk.service.session import Work, describe, kind_of
 
 CALL_S: Final = 60.0  # a call that takes longer is stopped: no client waits so long
 DESCRIBING_MAX: Final = 32  # that an agent's notes are read for at once; with more, their folder hangs
 LOOK_S: Final = 1.0
 LINES_A_TURN: Final = 32  # of one session: one that sends as much as it can keeps the others waiting no longer
-SESSIONS_MAX: Final = 512  # each has a descriptor, of which a process may often have 1,024
+SESSIONS_MAX: Final = 512
 STOP_S: Final = 1.5  # for the engines to close, after the last session
 _READ_BYTES: Final = 1 << 16
 
@@ -243,7 +243,12 @@ class Many:
         stream.setblocking(False)
         agent = self._agents.get(name)
         if agent is None or not agent.join():
-            agent = self._agents[name] = Agent(name, self._engines[name], self._has_opened)
+            try:
+                agent = self._agents[name] = self._made(name, agent)
+            except LinkError as error:
+                refuse(stream, str(error))
+                self._report()
+                return
         session = _Session(self, stream, agent)
         self._sessions.add(session)
         if agent.engine is not None:
@@ -252,20 +257,30 @@ class Many:
             self._opening.setdefault(agent, []).append(session)
         self._report()
 
+    def _made(self, name: str, before: Agent | None) -> Agent:
+        """The agent with its thread. Raises Unavailable where the one before has not ended, or there is no thread."""
+        if before and before.is_stuck():
+            raise Unavailable("The agent's folder does not answer; see that its disk is there, then start again.")
+        try:
+            return Agent(name, self._engines[name], self._has_opened)
+        except RuntimeError:
+            raise Unavailable("This process can have no more threads; end some sessions, then start again.") from None
+
     def _has_opened(self, agent: Agent, engine: Engine | None, why: str) -> None:
         """From an agent's thread."""
         self._opened.append((agent, engine, why))
         self._wake()
 
     def _begin(self, agent: Agent, engine: Engine | None, why: str) -> None:
-        for session in self._opening.pop(agent, []):
-            if engine is not None:
+        opening = self._opening.pop(agent, [])
+        if engine is not None:
+            for session in opening:
                 self._welcome(session, engine)
-                continue
-            refuse(session.stream, why)
+            return
+        for session in [session for session in self._sessions if session.agent is agent]:
+            if not session.begun:
+                refuse(session.stream, why)
             self._close(session)
-        if engine is None and self._agents.get(agent.name) is agent:
-            del self._agents[agent.name]
 
     def _welcome(self, session: _Session, engine: Engine) -> None:
         session.work = Work(engine)
@@ -329,20 +344,28 @@ class Many:
             session.agent.put(session, action)
         elif isinstance(action, server.Cancelled):
             session.agent.cancel(session, action.call)
-        elif len(session.agent.describing) >= DESCRIBING_MAX:
-            session.out.put(session.core.described(action, ""))
-        else:
-            # It reads the notes, in a folder that may hang; and does not wait behind a call.
-            session.describing.add(action)
-            session.agent.describing.add(action)
-            threading.Thread(target=self._describe, args=(session, action), daemon=True).start()
+        elif len(session.agent.describing) >= DESCRIBING_MAX or not self._begin_to_describe(session, action):
+            session.out.put(session.core.described(action, session.work.instructions(notes=False)))
+
+    def _begin_to_describe(self, session: _Session, asked: server.Describe) -> bool:
+        """It reads the notes, in a folder that may hang, and does not wait behind a call. False without a thread."""
+        asking = (session.describing, session.agent.describing)
+        for each in asking:
+            each.add(asked)
+        try:
+            threading.Thread(target=self._describe, args=(session, asked), daemon=True).start()
+        except RuntimeError:
+            for each in asking:
+                each.discard(asked)
+            return False
+        return True
 
     def _describe(self, session: _Session, asked: server.Describe) -> None:
         """A thread of its own."""
         try:
             words = session.work.instructions()
         except Exception as error:  # the top of the thread: the fault is logged, and the session goes on
-            sys.stderr.write(f"lnk-link-memory: the notes could not be told: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"lnk-link-memory: the notes could not be told: {kind_of(error)}\n")
             words = ""
         session.describing.discard(asked)
         session.agent.describing.discard(asked)

@@ -279,7 +279,7 @@ def _serve_many(asked: argparse.Namespace) -> int:
 
 
 def _ready() -> None:
-    import resource  # not of every system; ours have it
+    import resource  # late, as all that serving alone needs
 
     _collect_seldom()
     # An agent takes some ten descriptors, and the usual limit is a thousand.

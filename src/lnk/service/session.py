@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -76,21 +77,27 @@ class Work:
             self.is_outdated = isinstance(error, Newer)
             return session.result(call, str(error), None, failed=True)
         except Exception as error:  # the top of a session: the fault is logged, and the session goes on
-            sys.stderr.write(f"lnk-link-memory: {call.name} failed: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"lnk-link-memory: {call.name} failed: {kind_of(error)}\n")
             return session.error(call, protocol.INTERNAL_ERROR, f"{call.name} failed inside; the log says how.")
         finally:
             with self._lock:
                 self._making = None
 
-    def instructions(self) -> str:
-        """What memory is for, and the notes."""
-        return self._engine.instructions()
+    def instructions(self, *, notes: bool = True) -> str:
+        """What memory is for, and the notes; without `notes` that they could not be read."""
+        return self._engine.instructions(notes=notes)
 
     def cancel(self, call: server.Call) -> None:
         """Stop `call` if it is being made."""
         with self._lock:
             if self._making is call:
                 self._engine.cancel()
+
+
+def kind_of(error: Exception) -> str:
+    """An error for the log: its kind and where it came from, not its words, which may be a document's."""
+    at = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{type(error).__name__}{''.join(f' in {each.name}, line {each.lineno}' for each in at)}"
 
 
 def _told(progress: Callable[[int, int, str], None]) -> Callable[[int, int], None]:

@@ -201,9 +201,9 @@ def _closed_folder(path: str, group: int | None) -> int:
         os.close(folder)
         least = "700" if group is None else f"710, of the group {group}"
         raise Refused(f"Others may enter {path}, where the socket is to be; give a folder of yours with mode {least}.")
-    if group is not None and (stat.S_IMODE(found.st_mode) & 0o010 and found.st_gid != group):
+    if group is not None and (found.st_gid != group or not stat.S_IMODE(found.st_mode) & 0o010):
         os.close(folder)
-        raise Refused(f"{path} is another group's; give a folder of the group {group}, with mode 710.")
+        raise Refused(f"{path} lets the group {group} not through; give a folder of that group, with mode 710.")
     return folder
 
 
