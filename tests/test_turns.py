@@ -1,6 +1,9 @@
 """What the engines of one process have in common: turns at slow work, work that gives way to calls, and encoders."""
 
+import select
+import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +11,14 @@ from typing import Any
 import pytest
 
 from conftest import Place
+from lnk.agent.passing import Passed
 from lnk.contract.embedding import Address
 from lnk.errors import Unavailable
 from lnk.memory import builtin
 from lnk.memory.index import APPLICATION
 from lnk.memory.shared import Shared
 from lnk.memory.turns import GIVE_WAY_S, Calls, GivenUp, Turns
+from lnk.service.agents import Agent
 
 WAIT_S = 20.0
 
@@ -238,3 +243,85 @@ def test_an_index_that_a_newer_program_made_under_an_engine_is_left_as_it_is(
     opened.close()
     again = session()  # who starts the older program means it
     assert sorted(again.settled().paths("zebra")) == ["memory/a.md", "memory/b.md"]
+
+
+# ------------------------------------------------------------------ sessions of one agent
+
+
+class ToyEngine:
+    """Takes calls, and tells nobody anything."""
+
+    def start(self) -> None:
+        pass
+
+    def stop(self, wait_s: float) -> bool:
+        return True
+
+    def rest(self) -> None:
+        pass
+
+
+class ToySession:
+    """A session whose calls take so much processor time, and are noted."""
+
+    def __init__(self, name: str, made: list[str], used: float) -> None:
+        self.name, self.made, self.used = name, made, used
+        self.core = self
+        self.work = self
+        self.done = threading.Semaphore(0)
+
+    def wants(self, call: object) -> bool:
+        return True
+
+    def __call__(self, call: object, core: object, progress: object) -> None:
+        self.made.append(self.name)
+        until = time.thread_time() + 0.002
+        while time.thread_time() < until:
+            pass
+
+    def cancel(self, call: object) -> None:
+        pass
+
+    def progress(self, call: object) -> object:
+        return None
+
+    def answered(self, reply: object) -> None:
+        self.done.release()
+
+
+def test_a_session_that_is_old_does_not_wait_for_all_that_a_new_one_asks() -> None:
+    """What it used in its long life is no debt to who comes now."""
+    made: list[str] = []
+    opened = threading.Event()
+    agent = Agent("a", ToyEngine, lambda *_: opened.set())  # type: ignore[arg-type]
+    assert opened.wait(WAIT_S)
+    old, new = ToySession("old", made, 3600.0), ToySession("new", made, 0.0)
+    agent.join()
+    agent.put(old, object())  # type: ignore[arg-type]
+    assert old.done.acquire(timeout=WAIT_S)
+    for _ in range(60):
+        agent.put(new, object())  # type: ignore[arg-type]
+    assert new.done.acquire(timeout=WAIT_S)
+    agent.put(old, object())  # type: ignore[arg-type]
+    assert old.done.acquire(timeout=WAIT_S)
+    before = made[1:].index("old")
+    assert before < 20, made
+    agent.stop()
+    assert agent.wait(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [b"{", b"[]", b'{"taken": "1", "open": {}}', b'{"taken": 1, "open": {"a": "x"}}', b'{"taken": 1, "open": 2}'],
+)
+def test_a_report_of_an_engine_that_is_none_is_its_end_and_no_fault_of_the_service(report: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        passed = Passed(ours)
+        theirs.send(b'{"taken": 2, "open": {"a_1": 2}}')
+        passed.hear({ours.fileno(): select.POLLIN})
+        assert (passed.sessions, passed.is_gone) == ({"a_1": 2}, False)
+        theirs.send(report)
+        passed.hear({ours.fileno(): select.POLLIN})
+        assert passed.is_gone
+        passed.close()

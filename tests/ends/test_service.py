@@ -43,7 +43,7 @@ from lnk.sockets import connect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
-REFUSED, MISSING, UNAVAILABLE, CORRUPT = 11, 12, 15, 16
+REFUSED, MISSING, CONFLICT, UNAVAILABLE, CORRUPT = 11, 12, 13, 15, 16
 WAIT_S: Final = 30.0  # bounds a wait that is over at once where all is well
 RELAYS: Final = 24
 KILLS: Final = 10
@@ -506,7 +506,7 @@ def test_systemd_starts_the_service_in_a_unit_of_its_own_where_it_can_and_else_t
     assert not [word for word in asked if "SECRET" in word]
     command = asked[asked.index("--") + 1 :]
     assert command[0] == sys.executable
-    assert command[-6:] == ["memory", "service", str(owner.place(main)), "--engine", "link", "--start"]
+    assert command[-5:] == ["memory", "service", str(owner.place(main)), "--engine", "link"]
     (host,) = owner.hosts()
     assert (b"SECRET" in Path(f"/proc/{host}/environ").read_bytes()) == (how != "runs")
     assert (wire.end(), wire.said()) == (0, "")
@@ -639,13 +639,16 @@ def test_a_peer_of_the_socket_s_group_is_let_in_and_nobody_else(owner, main):
     needs_root("be another user")
     place = owner.place(main)
     argv = [LNK, "agent", "memory", "service", str(place), "--peer", "nobody", "--group", str(NOBODY)]
+    closed = next(folder for folder in place.parent.parents if not folder.stat().st_mode & 1)
+    done = owner.lnk(*argv[1:])  # which says where nobody gets through
+    assert (done.returncode, done.stdout) == (REFUSED, "") and "lets nobody of that group through" in done.stderr
+    for folder in closed, *closed.parents, *place.parents:
+        if folder != folder.parent and not folder.stat().st_mode & 1:
+            folder.chmod(folder.stat().st_mode | 1)
     service = subprocess.Popen(argv, env=owner.environment, stdout=subprocess.PIPE, text=True)
     try:
         assert service.stdout.readline() == "ready\n"
         (socket_file,) = place.glob("*.sock")
-        for folder in place.parents:
-            if folder != folder.parent and not folder.stat().st_mode & 1:
-                folder.chmod(folder.stat().st_mode | 1)
         assert (socket_file.stat().st_mode & 0o777, place.stat().st_mode & 0o777) == (0o660, 0o710)
         hello = json.dumps({"agent": main})
         assert json.loads(stranger(socket_file, hello)) == {"ok": True}
@@ -657,6 +660,10 @@ def test_a_peer_of_the_socket_s_group_is_let_in_and_nobody_else(owner, main):
         service.terminate()
         service.wait(WAIT_S)
         service.stdout.close()
+    owner.proxied(main).open()  # by a service that was started without one
+    assert place.stat().st_mode & 0o777 == 0o700
+    done = owner.lnk(*argv[1:])
+    assert done.returncode == CONFLICT and "runs already" in done.stderr
 
 
 @pytest.mark.requirement("SOCKET-1")
@@ -748,7 +755,7 @@ def test_a_service_killed_at_any_point_of_its_start_or_end_is_followed_by_anothe
     trace = owner.root / "trace"
 
     def live(*faults: str) -> None:
-        argv = [LNK, "agent", "memory", "service", str(place), "--start"]
+        argv = [LNK, "agent", "memory", "service", str(place)]
         traced = under_strace(argv, trace, *faults, calls=",".join(CALLS))
         process = subprocess.Popen(
             traced, env=owner.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -929,3 +936,49 @@ def test_claude_code_finds_the_memories_of_two_agents_connected_by_one_engine(ow
         (line,) = [line for line in listed if line.startswith(f"{agent}:")]
         assert line.endswith("Connected")
     assert (len(owner.hosts()), len(owner.engines())) == (1, 1)
+
+
+# ---------------------------------------------------------------- what a strict owner asks
+
+
+def test_a_service_started_by_hand_gives_its_engine_nothing_that_its_starter_left_open(owner, main):
+    """By a folder's descriptor a sandbox is walked out of."""
+    left = os.open(owner.root, os.O_RDONLY | os.O_DIRECTORY)
+    os.set_inheritable(left, True)
+    argv = [LNK, "agent", "memory", "service", str(owner.place(main))]
+    service = subprocess.Popen(argv, env=owner.environment, stdout=subprocess.PIPE, text=True, close_fds=False)
+    try:
+        assert service.stdout.readline() == "ready\n"
+        assert owner.proxied(main).open().paths("door") == ["memory/main.md"]
+        for pid in (*owner.engines(), *owner.hosts()):
+            held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+            assert str(owner.root) not in held
+    finally:
+        os.close(left)
+        service.terminate()
+        service.wait(WAIT_S)
+        service.stdout.close()
+
+
+@pytest.mark.requirement("SHARED-1")
+def test_an_agent_that_has_another_owner_by_now_is_served_by_nobodys_process_until_it_is_started(owner, main):
+    assert owner.proxied(main).open().paths("door") == ["memory/main.md"]
+    before = owner.place(main)
+    file = owner.own("main") / "agent.toml"
+    file.write_text(file.read_text().replace(f'owner = "{before.name}"', 'owner = "boris"'))
+    wire = owner.proxied(main)
+    assert wire.end() == REFUSED and "belongs to boris by now" in wire.said()
+    owner.attach("main")
+    after = owner.place(main)
+    assert (after.name, owner.proxied(main).open().paths("door")) == ("boris", ["memory/main.md"])
+    assert not (before / "agents" / f"{main}.json").exists()
+
+
+@pytest.mark.requirement("SHARED-7")
+def test_what_a_newer_link_made_is_taken_as_it_is(owner, main):
+    """Two releases that clients of a person start by turns do not make it anew each time."""
+    file = owner.place(main) / "agents" / f"{main}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"link": "99.0.1"}))
+    made = file.read_bytes()
+    assert owner.proxied(main).open().paths("door") == ["memory/main.md"]
+    assert file.read_bytes() == made
