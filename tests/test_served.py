@@ -17,9 +17,11 @@ from lnk.agent.served import (
     AGENTS_MAX,
     ENTRY_BYTES_MAX,
     Entry,
+    are_in_place,
     generation,
     is_current,
     open_place,
+    place_of,
     read_entries,
     read_entry,
     stamp,
@@ -254,13 +256,28 @@ def made(tmp_path: Path) -> tuple[Entry, Path]:
     file = tmp_path / "agent.toml"
     file.write_text("a")
     made_of = {str(file): stamp(str(file)), str(tmp_path / "absent"): ""}
-    return Entry(b"", {"link": "1.0", "made_of": made_of}), file
+    folders = {str(tmp_path): place_of(str(tmp_path)), str(tmp_path / "absent"): ""}
+    return Entry(b"", {"link": "1.0", "made_of": made_of, "folders": folders, "writes": [str(tmp_path)]}), file
 
 
 def test_an_entry_is_current_where_its_files_and_link_are(made: tuple[Entry, Path]):
     entry, _ = made
     assert is_current(entry, "1.0")
-    assert not is_current(entry, "1.1")
+    assert is_current(entry, "0.9.9")  # what a newer release made stays
+    assert not is_current(entry, "1.1") and not is_current(entry, "1.0.1")
+
+
+@pytest.mark.parametrize("change", ["replaced", "gone", "found"])
+def test_a_folder_that_is_another_by_now_is_noticed(made: tuple[Entry, Path], change: str):
+    entry, file = made
+    assert are_in_place(entry)
+    if change == "found":
+        (file.parent / "absent").mkdir()
+    else:
+        file.parent.rename(file.parent.with_name("aside"))
+        if change == "replaced":
+            file.parent.mkdir()
+    assert not are_in_place(entry)
 
 
 @pytest.mark.parametrize("change", ["written", "of one size", "replaced", "gone", "found", "mode"])

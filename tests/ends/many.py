@@ -25,7 +25,7 @@ WAIT_S: Final = 60.0  # bounds a wait that is over at once where all is well
 PUSH_S: Final = 0.2  # where nothing is taken for so long, it is because no answer is read
 META: Final = {VERSION_META: MODERN[0], CAPABILITIES_META: {}}
 # The program itself, with some of its constants other than they are: NAME of `sources` or `many` = seconds.
-_SHORTER: Final = """\
+SHORTER: Final = """\
 import json, sys
 from lnk.service import many, program, sources
 for name, value in json.loads(sys.argv.pop(1)).items():
@@ -200,7 +200,7 @@ class Served:
     def begin(self, *flags: str, shorter: Mapping[str, float] | None = None, **more: Any) -> subprocess.Popen[bytes]:
         if not self.agents.exists():
             self.write()
-        argv = [sys.executable, "-P", "-c", _SHORTER, json.dumps(shorter or {})]
+        argv = [sys.executable, "-P", "-c", SHORTER, json.dumps(shorter or {})]
         return self.run([*argv, "serve-many", self.path, str(self.agents), *flags], **more)
 
     def run(self, argv: list[str], **more: Any) -> subprocess.Popen[bytes]:

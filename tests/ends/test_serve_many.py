@@ -23,9 +23,9 @@ import pytest
 
 from conftest import ENGINE
 from ends.faults import needs_root, skip_loudly, soon
-from ends.many import META, WAIT_S, Connection, Served, held_up, line, times, unopened
+from ends.many import META, SHORTER, WAIT_S, Connection, Served, held_up, line, times, unopened
 from lnk.agent.shared import ServedAgent, policy
-from lnk.contract.hello import LINE_BYTES_MAX
+from lnk.contract.hello import LINE_BYTES_MAX, OUTDATED
 from lnk.doorway import SILENT_MAX
 from lnk.errors import Conflict
 from lnk.lines import LINE_BYTES_MAX as MCP_LINE_BYTES_MAX
@@ -896,6 +896,7 @@ class Before:
                 link="0",
                 made="",
                 made_of={},
+                folders={},
                 argv=place.argv(),
                 reads=[str(each) for each in (place.home, place.chats, place.agent / "skills")],
                 writes=[str(place.agent / "memory")],
@@ -1077,3 +1078,28 @@ def tried_until(source: int, path: str) -> str:
         with contextlib.suppress(BlockingIOError):
             if not os.read(source, 1):
                 return " ".join(found)
+
+
+@pytest.mark.requirement("SHARED-7")
+def test_an_outdated_engine_closes_the_sessions_that_rest_and_no_other(served: Served):
+    """Whoever relays them finds the service that is current, so that not one more stays for each change."""
+    served.add("a", "b")
+    before = Before(served)
+    argv = [sys.executable, "-P", "-c", SHORTER, json.dumps({"REST_S": 0.2, "LOOK_S": 0.1}), *before.flags]
+    process = served.run(argv, pass_fds=[before.inside.fileno()])
+    before.inside.close()
+    resting, waiting = before.session("a"), before.session("b")
+    resting.settled()
+    waiting.settled()
+    with held_up(served.places["b"]):
+        served.places["b"].write("memory/new.md", "A change that the call waits for.\n")
+        waiting.send(waiting.calling("search", 7, query="bberry"))
+        before.pair.send(OUTDATED)
+        assert resting.is_closed()
+        assert process.poll() is None
+    assert waiting.message()["id"] == 7  # it was not at rest
+    assert waiting.is_closed()
+    new = before.session("a")  # who comes all the same is served
+    assert new.paths("aberry") == ["memory/of-a.md"]
+    before.pair.close()
+    assert process.wait(WAIT_S) == 0

@@ -982,3 +982,37 @@ def test_what_a_newer_link_made_is_taken_as_it_is(owner, main):
     made = file.read_bytes()
     assert owner.proxied(main).open().paths("door") == ["memory/main.md"]
     assert file.read_bytes() == made
+
+
+@pytest.mark.requirement("SHARED-2")
+@pytest.mark.parametrize("which", ["documents", "notes"])
+def test_a_folder_put_in_the_place_of_another_is_the_one_that_open_sessions_go_on_with(owner, main, which):
+    """A restored copy, or what a sync tool does: the sandbox holds what was there before."""
+    wire = owner.proxied(main).open()
+    assert wire.paths("door") == ["memory/main.md"]
+    if which == "documents":
+        folder = owner.link / "Agents" / "main" / "Home"
+    else:
+        folder = owner.own("main") / "memory"
+    before = owner.engines()
+    folder.rename(folder.with_name("aside"))
+    shutil.copytree(folder.with_name("aside"), folder)
+    if which == "documents":
+        (folder / "memory" / "new.md").write_text("A door that is new.\n")
+        assert soon(lambda: sorted(wire.paths("door")) == ["memory/main.md", "memory/new.md"])
+        assert sorted(owner.proxied(main).open().paths("door")) == ["memory/main.md", "memory/new.md"]
+        return
+    assert soon(lambda: wire.paths("door") == ["memory/main.md"] and owner.engines() != before)
+    assert "error" not in wire.take(wire.put_call("remember", note="the gate is green"))
+    assert "gate is green" in (folder / "notes.md").read_text()
+    aside = folder.with_name("aside") / "notes.md"
+    assert not aside.exists() or "gate is green" not in aside.read_text()
+
+
+def test_an_index_folder_that_is_deleted_under_a_session_is_made_again_and_the_session_goes_on(owner, main):
+    wire = owner.proxied(main).open()
+    assert wire.paths("door") == ["memory/main.md"]
+    shutil.rmtree(owner.own("main") / "memory" / "link")
+    assert soon(lambda: wire.paths("door") == ["memory/main.md"])
+    assert (owner.own("main") / "memory" / "link" / "index.sqlite").exists()
+    assert owner.proxied(main).open().paths("door") == ["memory/main.md"]

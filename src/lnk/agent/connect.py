@@ -16,7 +16,17 @@ from typing import Final, NoReturn
 
 from lnk import __version__
 from lnk.agent.gate import AGAIN
-from lnk.agent.served import Entry, generation, is_current, last_words, open_place, read_entries, read_entry, start_lock
+from lnk.agent.served import (
+    Entry,
+    are_in_place,
+    generation,
+    is_current,
+    last_words,
+    open_place,
+    read_entries,
+    read_entry,
+    start_lock,
+)
 from lnk.contract.hello import format_hello, parse_welcome
 from lnk.errors import LinkError, Unavailable, from_os
 from lnk.lines import Lines, TooLong
@@ -106,10 +116,12 @@ class Service:
     def session(self, opening: tuple[bytes, bytes] = (b"", b""), *, renew: bool = False) -> Connection:
         """A new session. `opening`: what the client said to open the one before, and what told that it was heard.
 
-        `renew`: where what the agent is served with is older than its settings, it is made again first. Raises Missing
-        where the agent is not served, what the service refuses, Unavailable where it does not start, Given.
+        `renew`: where what the agent is served with is older than its settings, it is made again first; else only where
+        its folders are others. Raises Missing where the agent is not served, what the service refuses, Unavailable
+        where it does not start, Given.
         """
-        if renew and not is_current(read_entry(self._place, self._agent), __version__):
+        entry = read_entry(self._place, self._agent)
+        if not (is_current(entry, __version__) if renew else are_in_place(entry)):
             self._renew()
         stream = self._welcomed()
         try:
@@ -118,6 +130,10 @@ class Service:
             stream.close()
             raise
         return Connection(stream)
+
+    def is_in_place(self) -> bool:
+        """Whether the agent's folders are those that are served. Raises Missing, Corrupt where it is served no more."""
+        return are_in_place(read_entry(self._place, self._agent))
 
     def _welcomed(self) -> _socket.socket:
         until = time.monotonic() + START_S
@@ -230,7 +246,9 @@ class Service:
             return ""
         if said.endswith(BUSY):
             return "another process starts it, and does not listen"
-        raise Unavailable(f"The memory service did not start: {_sentence(said) or 'it ended at once.'}")
+        if not said.strip():
+            return ""  # it was killed: it is tried again, as one that ended as soon as it had begun
+        raise Unavailable(f"The memory service did not start: {_sentence(said)}")
 
     def _by_systemd(self, argv: list[str]) -> bool:
         """Whether the user's systemd starts it, in a unit of its own, which outlives the client's."""

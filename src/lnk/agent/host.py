@@ -21,7 +21,7 @@ from lnk.agent.connect import READY
 from lnk.agent.journal import Journal, format_time
 from lnk.agent.passing import Copied, Engine, reached
 from lnk.agent.proxy import Signals
-from lnk.agent.served import LOG, open_place
+from lnk.agent.served import LOG, generation, open_place, read_entries
 from lnk.contract.hello import LINE_BYTES_MAX, LINE_S, parse_hello
 from lnk.doorway import Doorway, Said, refuse
 from lnk.errors import LinkError
@@ -161,6 +161,8 @@ class _Host:
         if now >= self._looked + LOOK_S:
             self._looked = now
             self._stay_found()
+            if self._is_outdated():
+                self._engine.tell_outdated()
 
     def _stay_found(self) -> None:
         """Where somebody took the socket away, there is another: who comes must find us, since we hold the lock."""
@@ -170,6 +172,13 @@ class _Host:
                 self._listen()
                 before.close()
                 self._log("listens again")
+
+    def _is_outdated(self) -> bool:
+        """Whether the agents that are to be served are others by now."""
+        engine = self._name.rpartition("-")[0]
+        with contextlib.suppress(LinkError):
+            return generation(engine, read_entries(self._place, engine)) != self._name
+        return False
 
     def _is_found(self) -> bool:
         try:

@@ -11,7 +11,7 @@ import select
 import socket
 from typing import Final
 
-from lnk.contract.hello import parse_hello
+from lnk.contract.hello import OUTDATED, parse_hello
 from lnk.doorway import Said, refuse
 from lnk.sockets import connect
 
@@ -80,6 +80,11 @@ class Passed:
         self._given += 1
         return True
 
+    def tell_outdated(self) -> None:
+        """Sessions that rest are closed by the engine: who relays them finds the service that is current."""
+        with contextlib.suppress(OSError):  # it is told again
+            self._pair.send(OUTDATED)
+
     def is_used(self) -> bool:
         """Whether a session is open, or was given and is not taken up."""
         return bool(self._given > self._taken or self.sessions)
@@ -135,6 +140,9 @@ class Copied:
         self._copies.append(_Copy(parse_hello(said.line), said.stream, stream, said.line + b"\n"))
         self.has_served = True
         return True
+
+    def tell_outdated(self) -> None:
+        """Its sessions stay."""
 
     def is_used(self) -> bool:
         """Whether a session is open."""

@@ -47,7 +47,7 @@ def open_place(path: str) -> int:
     try:
         place = os.open(path, _FOLDER)
     except FileNotFoundError:
-        raise Missing(f"There is no {path}: no agent's memory is served from there.") from None
+        raise Missing(f"There is no {path}; `lnk agent memory start` serves a memory from there.") from None
     except OSError as error:
         raise from_os(error, f"open {path}") from None
     found = os.fstat(place)
@@ -126,7 +126,7 @@ def _read(path: str, at: int, agent: str) -> Entry:
             return Entry(data, said)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise Corrupt(f"What the agent {agent[:64]!r} is served with is not to be understood; start its memory again.")
+    raise Corrupt(f"What the agent {agent[:64]!r} is served with is damaged; `lnk agent memory start` makes it again.")
 
 
 # ---------------------------------------------------------------- what it was made from
@@ -147,8 +147,25 @@ def is_current(entry: Entry, version: str) -> bool:
     # What a newer Link made stays: two that are used by turns would else make it anew each time.
     if not isinstance(made_of, dict) or _release(entry.said.get("link")) < _release(version):
         return False
-    there = all(isinstance(path, str) and os.path.isdir(path) for path in entry.said.get("writes", ()))
-    return there and all(isinstance(path, str) and stamp(path) == was for path, was in made_of.items())
+    return are_in_place(entry) and all(isinstance(path, str) and stamp(path) == was for path, was in made_of.items())
+
+
+def place_of(path: str) -> str:
+    """Which folder is at a path; empty where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return ""
+    return f"{found.st_dev} {found.st_ino}"
+
+
+def are_in_place(entry: Entry) -> bool:
+    """Whether the agent's folders are those that they were: its engine holds them, whatever has their name by now."""
+    folders = entry.said.get("folders")
+    if not isinstance(folders, dict):
+        return False
+    missing = any(not place_of(path) for path in entry.said.get("writes", ()) if isinstance(path, str))
+    return not missing and all(isinstance(path, str) and place_of(path) == was for path, was in folders.items())
 
 
 def _release(version: object) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from lnk.agent.served import (
     generation,
     is_current,
     open_place,
+    place_of,
     read_entries,
     read_entry,
     stamp,
@@ -53,7 +54,8 @@ _HOME: Final = "/tmp"  # of the sandbox's own: nothing in it outlives the servic
 class ServedAgent(Value, frozen=True, kw_only=True):
     """What an agent is served with: its engine's command, the folders that the engine reaches for it, its model.
 
-    `made_of`: the files whose change makes it another, as `served.stamp` has them; `link`: the release that made it.
+    `made_of`: the files whose change makes it another, as `served.stamp` has them; `folders`: which folders they are
+    that it reaches, as `served.place_of` has them; `link`: the release that made it.
     """
 
     agent: str
@@ -63,6 +65,7 @@ class ServedAgent(Value, frozen=True, kw_only=True):
     link: str
     made: str
     made_of: dict[str, str]
+    folders: dict[str, str]
     argv: list[str]
     env: dict[str, str] = {}  # noqa: RUF012  # copied for each value
     model: str | None = None
@@ -97,6 +100,7 @@ def served_with(agent: Agent, engine: Engine, serve: Serve, made_of: dict[str, s
         link=__version__,
         made=format_time(time.time()),
         made_of=made_of,
+        folders={path: place_of(path) for path in (*folders.reads, *folders.writes)},
         argv=serve.argv,
         env=engine.named(),
         model=serve.model,

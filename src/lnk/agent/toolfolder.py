@@ -101,7 +101,8 @@ def read_definition(folder: int, name: str) -> Definition:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Corrupt(f"The definition of the tool {name} cannot be understood; define it again.") from None
     if found.stopped:
-        raise Refused(f"The tool {name} is stopped; start it, then try again.")
+        how = "`lnk agent memory start` starts it" if name.startswith("memory-") else "start it, then try again"
+        raise Refused(f"The tool {name} is stopped; {how}.")
     return found
 
 

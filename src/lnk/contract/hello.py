@@ -10,6 +10,7 @@ from typing import Any, Final
 from lnk.errors import Invalid, LinkError, Refused
 
 LINE_BYTES_MAX: Final = 64 << 10
+OUTDATED: Final = b'{"outdated": true}'  # said to the engine alone: a newer service is there, for who can move to it
 LINE_S: Final = 5.0  # from the connection to the line's end
 AGENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # as a file may be called: it names one in `<dir>`
 

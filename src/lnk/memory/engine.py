@@ -21,7 +21,7 @@ from lnk.memory import linking, listing, ranking, reading, search
 from lnk.memory.analyse import terms
 from lnk.memory.budget import Budget
 from lnk.memory.filters import Filter
-from lnk.memory.index import Index
+from lnk.memory.index import Gone, Index
 from lnk.memory.keeper import Freshness, Keeper
 from lnk.memory.lexical import Words
 from lnk.memory.markdown import clean_title, title_of
@@ -384,8 +384,14 @@ class Engine:
             raise
 
     def _reopen(self) -> None:
+        try:
+            found = Index(self._state, again=True, writes=False)
+        except LinkError:
+            if not os.fstat(self._state.fd).st_nlink:
+                raise Gone("The folder of the index was deleted: end this session, and start it again.") from None
+            raise
         self._index.close()
-        self._index = Index(self._state, again=True, writes=False)
+        self._index = found
         self._words = Words(self._index)
         if self._index.made_again:
             self._say_made_again(self._index.made_again)

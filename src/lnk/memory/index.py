@@ -43,6 +43,10 @@ class Newer(Conflict):
     """A newer program has put its own index in the place of ours."""
 
 
+class Gone(Unavailable):
+    """The folder that the index lies in is gone, and no index can be made in it any more."""
+
+
 class Found(NamedTuple):
     """A file as a listing saw it: `stamp` tells whether it changed; times in ns; `left_out` says why it is not read."""
 

@@ -29,6 +29,7 @@ from lnk.service.session import Work, describe, kind_of
 
 CALL_S: Final = 60.0  # a call that takes longer is stopped: no client waits so long
 DESCRIBING_MAX: Final = 32  # that an agent's notes are read for at once; with more, their folder hangs
+REST_S: Final = 30.0  # without a word, until a session of an outdated process is closed
 LOOK_S: Final = 1.0
 LINES_A_TURN: Final = 32  # of one session: one that sends as much as it can keeps the others waiting no longer
 SESSIONS_MAX: Final = 512
@@ -38,6 +39,8 @@ _READ_BYTES: Final = 1 << 16
 
 class Source(Protocol):
     """Where connections come from, with their first line."""
+
+    is_outdated: bool  # another process serves these agents by now, for who can move to it
 
     def fds(self) -> list[int]:
         """The descriptors to be polled for reading."""
@@ -78,6 +81,7 @@ class _Session:
         self.over = False  # nothing more comes
         self.gone = False
         self.until = 0.0  # when it is to be over, once nothing more comes
+        self.moved = time.monotonic()  # when it last asked for something, or was answered
 
     def has_room(self) -> bool:
         """Whether a line of it may be taken, whatever comes of it."""
@@ -88,6 +92,7 @@ class _Session:
 
         A session that a newer process is to serve is closed instead: whoever relays it finds that one, and asks again.
         """
+        self.moved = time.monotonic()
         if self.work.is_outdated:
             self.gone = True
         elif reply is not None:
@@ -225,6 +230,12 @@ class Many:
         for session in list(self._sessions):
             if (session.over and now >= session.until) or (not session.events and _is_left(session.stream)):
                 self._close(session)
+            elif self._source.is_outdated and self._rests(session, now):
+                self._close(session)  # whoever relays it finds the other process when there is something to ask
+
+    def _rests(self, session: _Session, now: float) -> bool:
+        busy = not session.begun or session.pending or session.out or self._has_work(session)
+        return not busy and now >= session.moved + REST_S
 
     # ------------------------------------------------------------ sessions
 
@@ -299,6 +310,7 @@ class Many:
             except OSError:
                 data = b""
                 session.gone = True
+            session.moved = time.monotonic()
             session.pending.extend(session.lines.feed(data))
             if not data:
                 session.over = True

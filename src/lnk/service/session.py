@@ -12,7 +12,7 @@ from lnk import __version__
 from lnk.errors import Corrupt, LinkError
 from lnk.mcp import protocol, server
 from lnk.memory.engine import Engine
-from lnk.memory.index import Newer
+from lnk.memory.index import Gone, Newer
 from lnk.memory.tools import TOOLS, WrongShape, tools_for
 
 
@@ -51,7 +51,9 @@ class Work:
         self._tools = {tool.name: tool for tool in tools_for(engine)}
         self._lock = threading.Lock()
         self._making: server.Call | None = None
-        self.is_outdated = False  # the index is a newer program's by now: another process may serve the session
+        self.is_outdated = (
+            False  # the index is a newer program's by now, or its folder is gone: another process may serve it
+        )
 
     def __call__(
         self, call: server.Call, session: server.Session, progress: Callable[[int, int, str], None]
@@ -74,7 +76,7 @@ class Work:
             )
             return session.result(call, text_again, None, failed=True)
         except LinkError as error:
-            self.is_outdated = isinstance(error, Newer)
+            self.is_outdated = isinstance(error, Newer | Gone)
             return session.result(call, str(error), None, failed=True)
         except Exception as error:  # the top of a session: the fault is logged, and the session goes on
             sys.stderr.write(f"lnk-link-memory: {call.name} failed: {kind_of(error)}\n")

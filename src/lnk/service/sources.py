@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lnk.contract.hello import LINE_BYTES_MAX, LINE_S
+from lnk.contract.hello import LINE_BYTES_MAX, LINE_S, OUTDATED
 from lnk.doorway import Doorway
 from lnk.errors import Conflict, Invalid, Refused, from_os
 from lnk.folder import make_folder
@@ -36,6 +36,7 @@ class Passed:
         if self._pair.family != socket.AF_UNIX:
             raise Invalid(f"--connections is {fd}, which is no Unix socket; give one end of a pair.")
         self._pair.setblocking(False)
+        self.is_outdated = False
         self._taken = 0
         self._over = False
         self._open: Mapping[str, int] = {}
@@ -56,6 +57,9 @@ class Passed:
                 break
             except OSError:
                 line, fds = b"", []
+            if line == OUTDATED and not fds:
+                self.is_outdated = True
+                continue
             if not line and not fds:
                 self._over = True
             self._taken += 1
@@ -107,6 +111,7 @@ class Listened:
             listening = listen(self._folder, self._parent, self._name, group=gid)
         self._at = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
         self._door = Doorway(listening, users, _say, line_bytes_max=LINE_BYTES_MAX, line_s=LINE_S)
+        self.is_outdated = False
         self._stay = stay
         self._sessions = 0
         self._idle_since = time.monotonic()
