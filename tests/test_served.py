@@ -274,7 +274,7 @@ def test_a_folder_that_is_another_by_now_is_noticed(made: tuple[Entry, Path], ch
     if change == "found":
         (file.parent / "absent").mkdir()
     else:
-        file.parent.rename(file.parent.with_name("aside"))
+        file.parent.rename(f"{file.parent}-aside")
         if change == "replaced":
             file.parent.mkdir()
     assert not are_in_place(entry)
