@@ -95,6 +95,13 @@ def user_of(stream: _socket.socket) -> int:
     return int(_PEER_ELSEWHERE.unpack(stream.getsockopt(0, 1, 76)[: _PEER_ELSEWHERE.size])[1])
 
 
+def process_of(stream: _socket.socket) -> int:
+    """The process at the other end; 0 where the system does not tell."""
+    if not hasattr(_socket, "SO_PEERCRED"):
+        return 0
+    return int(_PEER.unpack(stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEER.size))[0])
+
+
 class Peer(NamedTuple):
     """Another user whose processes may connect, and the group whose members the socket lets through."""
 

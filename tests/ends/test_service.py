@@ -994,15 +994,13 @@ def test_a_folder_put_in_the_place_of_another_is_the_one_that_open_sessions_go_o
         folder = owner.link / "Agents" / "main" / "Home"
     else:
         folder = owner.own("main") / "memory"
-    before = owner.engines()
     folder.rename(folder.with_name("aside"))
     shutil.copytree(folder.with_name("aside"), folder)
     if which == "documents":
         (folder / "memory" / "new.md").write_text("A door that is new.\n")
-        assert soon(lambda: sorted(wire.paths("door")) == ["memory/main.md", "memory/new.md"])
+        assert sorted(wire.paths("door")) == ["memory/main.md", "memory/new.md"]
         assert sorted(owner.proxied(main).open().paths("door")) == ["memory/main.md", "memory/new.md"]
         return
-    assert soon(lambda: wire.paths("door") == ["memory/main.md"] and owner.engines() != before)
     assert "error" not in wire.take(wire.put_call("remember", note="the gate is green"))
     assert "gate is green" in (folder / "notes.md").read_text()
     aside = folder.with_name("aside") / "notes.md"
@@ -1016,3 +1014,31 @@ def test_an_index_folder_that_is_deleted_under_a_session_is_made_again_and_the_s
     assert soon(lambda: wire.paths("door") == ["memory/main.md"])
     assert (owner.own("main") / "memory" / "link" / "index.sqlite").exists()
     assert owner.proxied(main).open().paths("door") == ["memory/main.md"]
+
+
+def test_status_tells_of_the_service_its_sessions_and_of_one_that_does_not_answer(owner, main):
+    def told() -> tuple[list[dict[str, Any]], str]:
+        shown = owner.lnk("agent", "memory", "status")
+        return json.loads(owner.shows("agent", "memory", "status", "--json"))["service"], shown.stdout
+
+    assert told()[0] == [] and "not running; the next session starts it" in told()[1]
+    owner.proxied(main).open()
+    second = owner.agent("second", "The roof is red.")
+    owner.proxied(second).open()
+    found, shown = told()
+    assert [(one["current"], one["sessions"], one["agents"]) for one in found] == [
+        (True, {second: 1}, 2),
+        (False, {main: 1}, 1),
+    ]
+    assert "1 session of 1 agent of 2" in shown and "it is from before a change" in shown
+    assert all(one["memory"] > 1 << 20 and one["pid"] in owner.hosts() for one in found)
+    (old,) = [one["pid"] for one in found if not one["current"]]
+    os.kill(old, signal.SIGSTOP)
+    try:
+        assert f"does not answer; end its process {old}" in told()[1]
+    finally:
+        os.kill(old, signal.SIGCONT)
+    assert any(
+        line.startswith("20") and "started" in line
+        for line in owner.shows("agent", "memory", "service", "--log").splitlines()
+    )

@@ -110,6 +110,7 @@ class Service:
         self._path = path
         self._agent = agent
         self._wait = wait
+        self._entry: Entry | None = None  # by which the session is served
         self._place = open_place(path)
         self._systemd_until: float | None = None  # it is waited for what systemd starts; None: it was not asked yet
 
@@ -132,8 +133,8 @@ class Service:
         return Connection(stream)
 
     def is_in_place(self) -> bool:
-        """Whether the agent's folders are those that are served. Raises Missing, Corrupt where it is served no more."""
-        return are_in_place(read_entry(self._place, self._agent))
+        """Whether the agent's folders are those that its session is with; some ten microseconds."""
+        return self._entry is None or are_in_place(self._entry)
 
     def _welcomed(self) -> _socket.socket:
         until = time.monotonic() + START_S
@@ -161,6 +162,7 @@ class Service:
                 raise from_os(error, f"connect to the memory service in {self._path}") from None
             else:
                 if self._is_welcome(stream):
+                    self._entry = entry
                     return stream
                 stream.close()  # it ended just then: another is found, or started
                 closed += 1

@@ -31,7 +31,6 @@ WAITING_BYTES_MAX: Final = 1 << 18  # what waits for a side that does not read, 
 # A tool has so long to end after its input, and after each answer that it still gives; the client to read the last.
 END_S: Final = 3.0
 TOLD_S: Final = 1.0  # and so long after a signal
-MOVED_S: Final = 5.0  # how often it is looked, with a call, whether a folder was put in the place of another
 LOOK_S: Final = 0.2  # how often an answer of the owner's is looked for
 RELAY: Final = "--relay"
 DESCRIPTORS_MAX: Final = 1 << 16  # where the system does not say which are open; it lets a process have few more
@@ -281,7 +280,6 @@ class _Proxy:
         self._ended = False  # and that is over too
         self._wrong = ""  # what the tool did that ends the session
         self._lost = False  # the service is, and is looked for as soon as there is something to ask of it
-        self._looked = time.monotonic()  # when it was looked whether the agent's folders are in their places
         self._moved = time.monotonic()  # when a session that is to end last got further
         self._service = Service(service.path, service.agent, self._go_on) if service else None
         self._child = self._service.session(renew=True) if self._service else _Child(tool)
@@ -425,7 +423,7 @@ class _Proxy:
     def _act(self, actions: Sequence[Action], now: float) -> None:
         for action in actions:
             if isinstance(action, ToTool):
-                self._pass_on(action.line, now)
+                self._pass_on(action.line)
             elif isinstance(action, ToClient):
                 self._to_client.put(action.line)
             elif isinstance(action, Ask):
@@ -438,9 +436,9 @@ class _Proxy:
             else:
                 self._records.append(action)
 
-    def _pass_on(self, line: bytes, now: float) -> None:
+    def _pass_on(self, line: bytes) -> None:
         """To the tool; to a service that is found first, where the one before is lost or has other folders."""
-        if self._is_moved(now):
+        if self._is_moved():
             self._child.end()
             self._lost = True
         if self._lost:
@@ -458,14 +456,11 @@ class _Proxy:
         if self._gate.again():
             self._find()
 
-    def _is_moved(self, now: float) -> bool:
+    def _is_moved(self) -> bool:
         """Whether a folder of the agent was put in another's place: the engine holds the one that was there."""
-        if self._service is None or self._lost or self._gate.unanswered > 1 or now < self._looked + MOVED_S:
+        if self._service is None or self._lost or self._gate.unanswered > 1:
             return False
-        self._looked = now
-        with contextlib.suppress(LinkError):
-            return not self._service.is_in_place()
-        return False
+        return not self._service.is_in_place()
 
     def _find(self) -> None:
         """The session goes on with a service that is found, or started, and opened as the client had it."""

@@ -41,7 +41,7 @@ from lnk.folder import Folder, make_folder
 from lnk.sandbox.places import open_place as open_without_links
 from lnk.sandbox.policy import Policy
 from lnk.sandbox.programs import needs
-from lnk.sockets import connect
+from lnk.sockets import connect, process_of
 
 OUR_REPEATS: Final = {"link": READ_CALLS}  # of an engine that we know: its calls that only read
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}")
@@ -185,7 +185,8 @@ def log(path: str, limit: int) -> list[dict[str, Any]]:
 
 class Running(Value, frozen=True):
     """A service that runs: the sessions of each agent, since when, the memory of all its processes in bytes (None where
-    the system does not tell), the models that are served for it. `current`: new sessions find it.
+    the system does not tell), the models that are served for it. `current`: new sessions find it. Of one that does not
+    answer, `since` is empty.
     """
 
     name: str
@@ -259,16 +260,21 @@ def _pids(path: str) -> list[int]:
 
 
 def _status(place: int, path: str, name: str) -> dict[str, Any] | None:
-    """What the service says of itself; None where nobody listens, or answers."""
+    """What the service says of itself, no time where it does not answer; None where nobody listens."""
     try:
         stream = socket.socket(fileno=connect(place, path, name).detach())
-        with stream:
+    except OSError:
+        return None
+    with stream:
+        try:
             stream.settimeout(STATUS_S)
             stream.sendall(STATUS + b"\n")
             with stream.makefile("rb") as heard:
                 return dict(json.loads(heard.readline(ENTRY_BYTES_MAX)))
-    except (OSError, ValueError, TypeError):
-        return None
+        except TimeoutError:
+            return {"pid": process_of(stream), "since": "", "sessions": {}, "models": []}
+        except (OSError, ValueError, TypeError):
+            return None
 
 
 def memory_of(pids: list[int]) -> int | None:

@@ -595,6 +595,9 @@ def _service_rows(path: str | None, running: Sequence[Mapping[str, Any]]) -> lis
         return []
     rows = []
     for one in running:
+        if not one["since"]:
+            rows.append(f"does not answer; end its process {one['pid']}, and the next session starts another")
+            continue
         sessions = sum(one["sessions"].values())
         words = f"{counted(sessions, 'session')} of {counted(len(one['sessions']), 'agent')} of {one['agents']}"
         memory = "" if one["memory"] is None else f", {size(one['memory'])} of memory"
