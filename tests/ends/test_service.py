@@ -534,7 +534,8 @@ def test_an_agent_whose_folder_cannot_be_served_costs_the_other_agents_nothing(o
     state.symlink_to(owner.root)
     assert owner.proxied(other).open().paths("otherword") == ["memory/other.md"]
     wire = owner.proxied(main)
-    assert (wire.end(), wire.said()) == (UNAVAILABLE, f"lnk: No agent '{main}' is served here.\n")
+    assert wire.end() == REFUSED
+    assert "'link' of" in wire.said() and wire.said().endswith("move it away.\n")
     (left_out,) = [line for line in owner.service_log() if line["event"] == "left out"]
     assert (left_out["agent"], str(state) in left_out["why"]) == (main, True)
 
@@ -848,7 +849,7 @@ def test_settings_changed_by_hand_are_those_of_the_next_session_and_wrong_ones_a
 @pytest.mark.parametrize(
     ("command", "then"),
     [
-        (("agent", "memory", "stop", "--agent", "main"), "is stopped; start it"),
+        (("agent", "memory", "stop", "--agent", "main"), "is stopped; `lnk agent memory start` starts it"),
         (("agent", "memory", "remove", "--agent", "main"), "There is no tool"),
         (("agent", "remove", "main"), "There is no tool"),
     ],
