@@ -106,9 +106,9 @@ from lnk.sandbox.ways import Tried
 model, policy, way, *argv = sys.argv[1:]
 policy, way = parse(policy, Policy, "the policy"), parse(way, Tried, "the way")
 outside, inside = socket.socketpair()
-start_beside(model, policy.port, os.environ, opening=outside.fileno())
+start_beside(model, policy.ports[0], os.environ, opening=outside.fileno())
 outside.close()
-become(policy, argv, way, opening=inside.fileno())
+become(policy, argv, way, openings=(inside.fileno(),))
 """
 
 
@@ -124,7 +124,7 @@ class Sandbox(NamedTuple):
     def policy(self, port: int) -> Policy:
         """What it needs, and this one port."""
         needed = needs(self.file, {})
-        return Policy(programs=(*needed.programs, SOURCE), environment={"PYTHONPATH": SOURCE}, port=port)
+        return Policy(programs=(*needed.programs, SOURCE), environment={"PYTHONPATH": SOURCE}, ports=(port,))
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ class Inside:
 @contextlib.contextmanager
 def sandboxed(port: int, sandbox: Sandbox, theirs: socket.socket) -> Iterator[Inside]:
     """The program in a sandbox whose port comes out through the pair."""
-    with theirs, launch(sandbox.policy(port), sandbox.argv(port), sandbox.way, opening=theirs.fileno()) as launched:
+    with theirs, launch(sandbox.policy(port), sandbox.argv(port), sandbox.way, openings=(theirs.fileno(),)) as launched:
         started = Inside(launched.argv, env=launched.environment, pass_fds=launched.fds)
     with started:
         yield started
