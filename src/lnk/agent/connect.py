@@ -3,12 +3,12 @@
 The lowest modules only: a program that uses it runs for each session.
 """
 
+import _signal  # type: ignore[import-not-found]
 import _socket
 import contextlib
 import json
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -298,7 +298,7 @@ class Service:
             os.close(source)
             if not (ended or stays):
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
+                    os.killpg(pid, _signal.SIGKILL)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return status, said
 

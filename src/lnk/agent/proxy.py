@@ -4,10 +4,10 @@ It is one thread that waits in one place. What waits to be written has a limit o
 read, nothing more is read of the other. Only the standard library is loaded, since one runs for each session.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # its enumerations double the table of names
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 from collections import deque
@@ -134,7 +134,7 @@ class Signals:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
                 signal.signal(number, self._tell)
 
     def drain(self) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -26,6 +25,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK_BYTES: Final = 8
 _OTHERS: Final = 0o067  # a group may go through it, to the socket of a service that has a peer
+_NUMBER_CHARS: Final = 9  # of a part of a release's number
 _WORDS_BYTES: Final = 1 << 13
 _TRIES: Final = 100  # a lock goes with a service that ends, which is far slower than a try
 
@@ -169,9 +169,13 @@ def are_in_place(entry: Entry) -> bool:
 
 
 def _release(version: object) -> tuple[int, ...]:
-    """A release's number, by which a later one is greater."""
-    found = re.match(r"\d{1,6}(?:\.\d{1,6}){0,3}", version) if isinstance(version, str) else None
-    return tuple(map(int, found[0].split("."))) if found else ()
+    """A release's number, by which a later one is greater: as far as it consists of numbers."""
+    found: list[int] = []
+    for part in str(version).split("."):
+        if not (part.isascii() and part.isdigit()):
+            break
+        found.append(int(part[:_NUMBER_CHARS]))
+    return tuple(found)
 
 
 # ---------------------------------------------------------------- locks
