@@ -345,6 +345,30 @@ def test_what_is_the_same_is_embedded_once_whatever_becomes_of_its_file(place, m
     assert wrong_rows(place, server) == []
 
 
+@pytest.mark.requirement("VECT-5", "LINKS-2")
+def test_a_folder_of_many_files_that_is_renamed_has_its_new_paths_its_links_and_no_old_ones(place, memory, server):
+    """case watch-05: moved, moved back, and written with a capital; the vectors stay."""
+    names = [f"n{number}.md" for number in range(500)]
+    for number, name in enumerate(names):
+        place.write(f"memory/one/{name}", f"# Note {number}\n\nThing{number}x, see [next](n{number + 1}.md).\n")
+    place.write("memory/index.md", "[by its path](two/n7.md)\n")
+    session = complete(memory())
+    asked, last = len(server.asked), "one"
+    for folder in ("two", "one", "One"):
+        (place.memory / last).rename(place.memory / folder)
+        last = folder
+        assert session.paths("thing33x")[0] == f"memory/{folder}/n33.md"
+        complete(session)
+        paths = {path for (path,) in read(place, "SELECT path FROM documents")}
+        assert paths == {"memory/index.md", *(f"memory/{folder}/{name}" for name in names)}
+        assert [link["path"] for link in session.links(f"memory/{folder}/n33.md")["from"]] == [f"memory/{folder}/n32.md"]
+        assert [link["path"] for link in session.links(f"memory/{folder}/n33.md")["to"]] == [f"memory/{folder}/n34.md"]
+        by_path = session.links("memory/index.md")["to"]
+        assert [link.get("path") for link in by_path] == ["memory/two/n7.md" if folder == "two" else None]
+    assert texts(server, asked) == []
+    assert wrong_rows(place, server) == []
+
+
 @pytest.mark.requirement("VECT-5", "INDEX-12")
 def test_an_index_that_is_made_again_gets_its_own_vectors(place, memory, server):
     """What was held in memory is of rows that other chunks have by now."""

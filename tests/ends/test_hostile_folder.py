@@ -1036,7 +1036,7 @@ def test_thousands_of_files_come_and_go_at_once(place: Place, session: Open, ope
 def test_more_changes_than_the_kernel_keeps_are_found_all_the_same(
     place: Place, session: Open, open_session: Open
 ) -> None:
-    """Its queue holds 16,384 events; what is lost is found by looking at everything."""
+    """case watch-04: its queue holds 16,384 events; what is lost is found by looking at everything."""
     opened = settled(session())
     files = [place.write(f"memory/{name}.md", f"{name}\n") for name in "ab"]
     for number in range(20_000):
