@@ -673,7 +673,7 @@ def test_closing_ends_an_encode_that_the_server_does_not_read(deaf: socket.socke
 
 
 def test_closing_takes_every_connection_with_it(ask: Open) -> None:
-    before = len(os.listdir("/dev/fd"))
+    before, others = len(os.listdir("/dev/fd")), set(threading.enumerate())
     with ModelServer("silent") as server, ThreadPoolExecutor(3) as pool:
         endpoint = ask(server)
         waiting = [pool.submit(refused, endpoint) for _ in range(3)]
@@ -681,7 +681,7 @@ def test_closing_takes_every_connection_with_it(ask: Open) -> None:
         endpoint.close()
         for each in waiting:
             assert "is not asked any more" in each.result(WAIT_S)
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - others:
         if thread.daemon:
             thread.join(WAIT_S)
     assert len(os.listdir("/dev/fd")) == before

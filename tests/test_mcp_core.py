@@ -361,7 +361,7 @@ def test_what_a_tool_could_not_do_is_an_answer_and_what_it_was_not_given_right_i
         (b'{"x":' + b"1" * 5_000 + b"}", -32700),
         (b"[" * 100_000, -32700),
         (b'{"a":' * 100_000, -32700),
-        (TOO_LONG, -32600),
+        pytest.param(TOO_LONG, -32600, id="too long"),
         (b"[]", -32600),
         (b"[" + b"1," * 100 + b"1]", -32600),
         (b"7", -32600),

@@ -361,7 +361,9 @@ def test_a_folder_of_many_files_that_is_renamed_has_its_new_paths_its_links_and_
         complete(session)
         paths = {path for (path,) in read(place, "SELECT path FROM documents")}
         assert paths == {"memory/index.md", *(f"memory/{folder}/{name}" for name in names)}
-        assert [link["path"] for link in session.links(f"memory/{folder}/n33.md")["from"]] == [f"memory/{folder}/n32.md"]
+        assert [link["path"] for link in session.links(f"memory/{folder}/n33.md")["from"]] == [
+            f"memory/{folder}/n32.md"
+        ]
         assert [link["path"] for link in session.links(f"memory/{folder}/n33.md")["to"]] == [f"memory/{folder}/n34.md"]
         by_path = session.links("memory/index.md")["to"]
         assert [link.get("path") for link in by_path] == ["memory/two/n7.md" if folder == "two" else None]
