@@ -314,9 +314,10 @@ def test_devices_in_the_folder_are_left_out(place: Place, session: Open) -> None
 
 
 _SWAPPER: Final = """\
-import os, sys
-folder, kept, link, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-for number in range(count):
+import os, select, sys
+folder, kept, link, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+while left > 0 or not select.select([0], [], [], 0)[0]:
+    left -= 1
     os.rename(folder, kept); os.rename(link, folder)
     for _ in range(200):
         os.stat(folder)  # stays a link for about as long as it is none
@@ -324,6 +325,7 @@ for number in range(count):
     for each in range(0, 40, 4):
         os.utime(f"{folder}/n{each}.md")  # to be read again
 """
+LOOKS_MEANWHILE: Final = 11  # while it is swapped, at the least
 
 
 @pytest.mark.requirement("INDEX-11")
@@ -379,12 +381,13 @@ def test_a_folder_swapped_for_a_link_while_it_is_indexed_is_never_followed(
     link.symlink_to(outside)
     opened = session()
     argv = [sys.executable, "-c", _SWAPPER, str(folder), str(kept), str(link), "600"]
-    looked = 0
-    with subprocess.Popen(argv) as swapper:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as swapper:
+        for _ in range(LOOKS_MEANWHILE):
+            assert hits(opened, "secret") == []
+        assert swapper.stdin and swapper.poll() is None
+        swapper.stdin.close()  # it ends after so many times
         while swapper.poll() is None:
             assert hits(opened, "secret") == []
-            looked += 1
-    assert looked > 10
     settled(opened)
     assert hits(opened, "secret") == []
     assert [path for path, reason in listed(opened).items() if reason] == []
