@@ -224,15 +224,16 @@ def _open_ended(term: str) -> str:
     return _quoted(word[: -2 if len(word) < _ENDING_FROM + 2 else -3]) + "*"
 
 
-def likeness(one: str, other: str) -> float:
-    """How like two words are, 0 to 1: the share of three neighbouring letters that they have in common (Dice)."""
-    mine, others = _threes(one), _threes(other)
-    return 2 * len(mine & others) / (len(mine) + len(others))
+def most_like(word: str, others: Iterable[str], least: float, most: int) -> list[tuple[float, str]]:
+    """Of `others` the `most` that are like `word`, most like first, none below `least`, each with how like it is.
 
-
-def _threes(word: str) -> set[str]:
+    That is the share of three neighbouring letters that they have in common (Dice), 0 to 1. Both ends count as one.
+    """
     framed = f" {word} "
-    return {framed[at : at + 3] for at in range(len(framed) - 2)}
+    mine = {framed[at : at + 3] for at in range(len(word))}
+    # Looks into a text take a third of the time that sets of both words' letters do; `other` has as many as letters.
+    shares = ((2 * sum(map(f" {other} ".__contains__, mine)) / (len(mine) + len(other)), other) for other in others)
+    return sorted((found for found in shares if found[0] >= least), reverse=True)[:most]
 
 
 def has_unspaced(text: str) -> bool:

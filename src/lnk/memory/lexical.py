@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import apsw
 
-from lnk.memory.analyse import any_ending, has_unspaced, likeness, telling, terms
+from lnk.memory.analyse import any_ending, has_unspaced, most_like, telling, terms
 from lnk.memory.filters import Filter
 from lnk.memory.index import CHUNK_BITS, Index
 from lnk.memory.ranking import BEST, BODY_WEIGHT, EXTRA_WEIGHT, TITLE_WEIGHT, UNSPACED_COVERS, Hit, by_document
@@ -137,13 +137,13 @@ class Words:
         if len(words) != 1 or len(words[0]) <= ALIKE_BEGINNING or not words[0].isalpha() or has_unspaced(words[0]):
             return []
         word, first = words[0], words[0][:ALIKE_BEGINNING]
-        there = self._index.rows(
-            "SELECT term FROM word_counts WHERE term >= ? AND term < ?", first, first[:-1] + chr(ord(first[-1]) + 1)
-        )
-        found = sorted(
-            ((likeness(word, other), other) for (other,) in there if other != word and other.isalpha()), reverse=True
-        )
-        return [(f'"{other}"', like**ALIKE_POWER) for like, other in found[:ALIKE_WORDS_MAX] if like >= ALIKE_LEAST]
+        last = first[:-1] + chr(ord(first[-1]) + 1)
+        there = dict(self._index.rows("SELECT term, doc FROM word_counts WHERE term >= ? AND term < ?", first, last))
+        others = (other for other in there if other != word and other.isalpha())
+        found = [(f'"{other}"', other, like) for like, other in most_like(word, others, ALIKE_LEAST, ALIKE_WORDS_MAX)]
+        # Of a stem that has another stem, the words of that are found: they are counted when they are asked for.
+        self._counts.update((term, there[other]) for term, other, _ in found if self._tokens(term) == [other])
+        return [(term, like**ALIKE_POWER) for term, _, like in found]
 
     def _nearer(self, asked: list[str], rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
         """Rows score more where two neighbouring words of the question stand side by side: the lesser's weight."""
