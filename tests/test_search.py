@@ -1,7 +1,9 @@
 """Search through the engine's real program."""
 
 import json
+import string
 import threading
+import tracemalloc
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -13,8 +15,12 @@ from hypothesis import strategies as st
 
 import lnk
 from conftest import Place, Session
+from lnk.contract.spec import NONE, Spec
 from lnk.errors import Invalid
+from lnk.memory import lexical
+from lnk.memory.engine import Engine, Settings
 from lnk.memory.ranking import NEAR_TIE, Document, Hit, by_document, newest_first
+from lnk.memory.values import ListArguments, SearchArguments
 
 EXAMPLE = Path(lnk.__file__).parent / "example"
 OLD = 1_600_000_000.0
@@ -591,3 +597,30 @@ def test_the_example_folder_answers_its_questions_as_well_as_before(place, sessi
     )
     assert {about: first[about] for about in FIRST if first[about] < FIRST[about][0]} == {}
     assert first.total() >= FIRST_OF_ALL
+
+
+def test_what_is_kept_of_words_is_given_back_when_nobody_asks_and_answers_stay(place: Place) -> None:
+    for number in range(12):
+        place.write(f"memory/{number}.md", " ".join(f"word{chr(97 + number)}{chr(97 + at)}" for at in range(26)))
+    served = Settings(folder=str(place.home), state=str(place.state), agent=str(place.agent), spec=Spec(model=NONE))
+    engine = Engine(served)
+    engine.start()
+    while engine.list(ListArguments()).indexed:
+        pass
+    questions = [SearchArguments(query=f"word{a}{b}s") for a in string.ascii_lowercase for b in string.ascii_lowercase]
+
+    def kept() -> int:
+        """Bytes, of what the words' list made."""
+        every = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, lexical.__file__)])
+        return sum(each.size for each in every.traces)
+
+    tracemalloc.start()
+    try:
+        answers = [engine.search(each) for each in questions]
+        asked = kept()
+        engine.rest()
+        assert kept() < asked / 4  # the interpreter keeps some that it will use again
+    finally:
+        tracemalloc.stop()
+    assert answers[0].results and [engine.search(each) for each in questions[:50]] == answers[:50]
+    assert engine.stop(10)

@@ -149,6 +149,7 @@ class Engine:
         Of what all engines of the process share, once all are quiet.
         """
         self._index.rest()
+        self._words.forget()
         self._keeper.rest()
         if self._shared.calls.quiet_s() > QUIET_S:
             ranking.forget()

@@ -316,6 +316,7 @@ class Keeper:
         self._scanned = time.monotonic()
         part.shared = report.shared
         here = report.same.union(one.path for one in changed)
+        report.same = set()  # the report stays, and these are as many as there are files
         others = sum(not path.startswith(source.prefix) for path in known) if len(self._sources) > 1 else 0
         gone = set[str]()
         if changed or others + len(here) != len(known):

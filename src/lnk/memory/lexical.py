@@ -55,6 +55,11 @@ class Words:
         index.db.register_fts5_function("held", _held)
         self._tokenize = index.db.fts5_tokenizer(_TOKENIZER[0], list(_TOKENIZER[1:]))
 
+    def forget(self) -> None:
+        """Give back what was kept to look up less."""
+        self._counts.clear()
+        self._likes.clear()
+
     def rank(self, query: str, where: Filter, best: int = BEST) -> list[Hit]:
         """The `best` documents for `query`, best first. Empty where nothing matches or it holds no word."""
         asked = self._rare(telling(terms(query)))
@@ -206,8 +211,7 @@ class Words:
             self._counted_at = changes
             # As many as there are chunks, counted without reading their texts; at 100,000 that takes a millisecond.
             self._chunks = self._index.value("SELECT count(*) FROM words_docsize") or 0
-            self._counts.clear()
-            self._likes.clear()
+            self.forget()
         if self._chunks < COMMON_FROM:
             return asked
         most = COMMON_SHARE * self._chunks
