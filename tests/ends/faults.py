@@ -89,6 +89,28 @@ def small_disk(path: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+@contextmanager
+def caseless_disk(path: Path) -> Iterator[None]:
+    """`path` is a disk of its own to which `Notes.md` and `notes.md` are one name."""
+    needs_root("mount a disk")
+    if shutil.which("mkntfs") is None or shutil.which("lowntfs-3g") is None:
+        skip_loudly("ntfs-3g, whose disks can be caseless, is not installed")
+    path.mkdir()
+    image = path.with_suffix(".image")
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkntfs", "-q", "-F", "-f", str(image)], check=True, capture_output=True)
+    mounted = subprocess.run(
+        ["lowntfs-3g", "-o", "ignore_case", str(image), str(path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        skip_loudly(f"no caseless disk can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
 def remounted(path: Path, options: str) -> None:
     """The small disk at `path` has other options from now on, e.g. "size=30m" or "ro"."""
     subprocess.run(["mount", "-o", f"remount,{options}", str(path)], check=True)

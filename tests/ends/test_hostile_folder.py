@@ -10,6 +10,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from ends.faults import (
     INDEXING,
     SEED,
     Trace,
+    caseless_disk,
     check,
     everything,
     hits,
@@ -810,6 +812,38 @@ def test_a_disk_that_goes_away_and_comes_back_loses_nothing(place: Place, sessio
         gone_and_back(settled(session()), away, back)
     finally:
         away()
+
+
+def test_what_is_one_name_to_the_disk_is_one_document_one_notes_file_and_one_index(
+    tmp_path: Path, open_session: Open
+) -> None:
+    """Case paths-04: two engines, to each of which the folders were named in letters of another case."""
+    with caseless_disk(tmp_path / "disk"):
+        place = Place(tmp_path / "disk")
+        place.write("memory/plan.md", "needle\n")
+        root = str(place.root)
+        shouted = [root + each[len(root) :].upper() if each.startswith(root) else each for each in place.argv()]
+        sessions = [settled(open_session(argv)) for argv in (place.argv(), shouted)]
+        for one, another in (sessions, sessions[::-1]):
+            assert len(hits(one, "needle")) == 1
+            place.write("memory/PLAN.md", f"needle {one is sessions[0]}\n")
+            for each in (one, another):
+                (path,) = hits(each, "needle")
+                assert each.read(path)["text"] == f"needle {one is sessions[0]}\n"
+
+        def note(session: Session) -> None:
+            for number in range(20):
+                session.remember(note=f"{id(session)} {number}")
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(note, sessions))
+        assert sorted(place.notes.read_text().splitlines()) == sorted(
+            f"- {id(session)} {number}" for session in sessions for number in range(20)
+        )
+        assert {name.lower() for name in os.listdir(place.notes.parent)} == {"notes.md", "link"}
+        assert check(place)["differences"] == 0
+        for each in sessions:
+            each.close()
 
 
 def test_a_root_emptied_in_its_place_is_empty(two: Place, session: Open) -> None:
