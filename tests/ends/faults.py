@@ -39,7 +39,7 @@ for number in (1, 2):
 os.execv(sys.argv[1], sys.argv[1:])
 """
 _SETTLED_MAX: Final = 60  # calls, each of which waits by itself
-_SOON_S: Final = 60.0  # what happens behind has happened long before, with other tests beside it too
+_SOON_S: Final = 20.0  # what happens behind has happened long before
 
 
 def skip_loudly(reason: str) -> NoReturn:
@@ -76,35 +76,30 @@ def ordinary(argv: Sequence[str]) -> list[str]:
 @contextmanager
 def small_disk(path: Path, size: str) -> Iterator[None]:
     """`path` is a disk of its own that holds `size` ("64k"); `grown` makes it larger."""
-    needs_root("mount a small disk")
-    path.mkdir(parents=True, exist_ok=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "lnk-test", str(path)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        skip_loudly(f"no small disk can be mounted: {mounted.stderr.decode().strip()}")
-    try:
+    with _mounted(path, "mount", "-t", "tmpfs", "-o", f"size={size}", "lnk-test"):
         yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @contextmanager
 def caseless_disk(path: Path) -> Iterator[None]:
     """`path` is a disk of its own to which `Notes.md` and `notes.md` are one name."""
-    needs_root("mount a disk")
     if shutil.which("mkntfs") is None or shutil.which("lowntfs-3g") is None:
         skip_loudly("ntfs-3g, whose disks can be caseless, is not installed")
-    path.mkdir()
     image = path.with_suffix(".image")
     with image.open("wb") as file:
         file.truncate(16 << 20)
     subprocess.run(["mkntfs", "-q", "-F", "-f", str(image)], check=True, capture_output=True)
-    mounted = subprocess.run(
-        ["lowntfs-3g", "-o", "ignore_case", str(image), str(path)], capture_output=True, check=False
-    )
+    with _mounted(path, "lowntfs-3g", "-o", "ignore_case", str(image)):
+        yield
+
+
+@contextmanager
+def _mounted(path: Path, *command: str) -> Iterator[None]:
+    needs_root("mount a disk")
+    path.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run([*command, str(path)], capture_output=True, check=False)
     if mounted.returncode:
-        skip_loudly(f"no caseless disk can be mounted: {mounted.stderr.decode().strip()}")
+        skip_loudly(f"no disk can be mounted: {mounted.stderr.decode().strip()}")
     try:
         yield
     finally:

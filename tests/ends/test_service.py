@@ -207,15 +207,11 @@ class Owner(Person):
 
     def engines(self) -> list[int]:
         """The engines' processes, in their sandboxes."""
-        return [pid for pid in self._processes("serve-many") if b"bwrap" not in _argv(pid).partition(b"\0")[0]]
+        return [pid for pid in self._processes("serve-many") if not _is_bubblewrap(pid)]
 
     def waiting_for_ever(self) -> list[int]:
         """What bubblewrap 0.8 to 0.11 leaves where it dies with its parent before it has told its child to go on."""
-        return [
-            pid
-            for pid in self._processes("serve-many")
-            if b"bwrap" in _argv(pid).partition(b"\0")[0] and _parent(pid) == 1
-        ]
+        return [pid for pid in self._processes("serve-many") if _is_bubblewrap(pid) and _parent(pid) == 1]
 
     def services(self) -> list[int]:
         """All processes of services, and those that start one."""
@@ -232,15 +228,15 @@ class Owner(Person):
         os.kill(pid, signal.SIGKILL)
         assert soon(lambda: not before & set(self.services()))
 
-    def stop_services(self) -> None:
-        """Each service is told to end, and has ended."""
+    def stop_services(self, *, killed: bool = False) -> None:
+        """Each service is told to end, and has ended. `killed`: one was, maybe before bubblewrap had begun."""
         told: set[int] = set()
 
         def have_ended() -> bool:
             for pid in set(self.hosts()) - told:  # a starter that was killed may have begun one that is seen only now
                 told.add(pid)
                 _tell(pid, signal.SIGTERM)
-            for pid in self.waiting_for_ever():
+            for pid in self.waiting_for_ever() if killed else ():
                 _tell(pid, signal.SIGKILL)
             return not self.services()
 
@@ -261,6 +257,10 @@ def _argv(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _is_bubblewrap(pid: int) -> bool:
+    return b"bwrap" in _argv(pid).partition(b"\0")[0]
 
 
 def _parent(pid: int) -> int:
@@ -793,7 +793,7 @@ def test_a_service_killed_at_any_point_of_its_start_or_end_is_followed_by_anothe
         with process.stdout as said:
             assert select.select([said], [], [], WAIT_S)[0], "it neither listens nor is dead"
             os.read(said.fileno(), 64)
-        owner.stop_services()
+        owner.stop_services(killed=bool(faults))
         process.wait(WAIT_S)
 
     live()
